@@ -1,0 +1,31 @@
+"""Apportion: share out a fixed budget over the life of a language model.
+
+Capabilities are imported when first used, so that `import apportion` loads neither torch nor
+transformers nor scipy:
+
+- `apportion.mixture`: how much of each language goes into pretraining.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_CAPABILITIES = ("mixture",)
+
+if TYPE_CHECKING:
+    from apportion import mixture as mixture
+
+__all__ = ["__version__", "mixture"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _CAPABILITIES:
+        return importlib.import_module(f"apportion.{name}")
+    raise AttributeError(f"module 'apportion' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_CAPABILITIES])

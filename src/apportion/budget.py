@@ -1,0 +1,71 @@
+"""Amounts as the user writes them: `1.2B` parameters, `50B` tokens, `4k` tokens, `1.5GB`.
+
+Counts use decimal suffixes (k, M, B, T: the field's habit for parameters and tokens). Bytes accept
+decimal (`GB`) and binary (`GiB`) units.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from apportion.errors import InputError
+
+_COUNT_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+_BYTE_SUFFIXES = {
+    "": 1.0,
+    "b": 1.0,
+    "kb": 1e3,
+    "mb": 1e6,
+    "gb": 1e9,
+    "tb": 1e12,
+    "kib": 2.0**10,
+    "mib": 2.0**20,
+    "gib": 2.0**30,
+    "tib": 2.0**40,
+}
+_AMOUNT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def _parse(text: str | float, suffixes: dict[str, float], what: str, example: str) -> float:
+    match = _AMOUNT.fullmatch(str(text).replace("_", "").replace(",", ""))
+    if match is None or match[2].lower() not in suffixes:
+        raise InputError(f"expected {what} such as {example}, got {text!r}")
+    value = float(match[1]) * suffixes[match[2].lower()]
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"expected a positive, finite {what} such as {example}, got {text!r}")
+    return value
+
+
+def parse_count(text: str | float, what: str = "count") -> float:
+    """`"1.2B"` → 1.2e9, `"400k"` → 4e5, `"5e10"` → 5e10.
+
+    Raises:
+        InputError: not a number with an optional suffix k, M, B (or G), T; zero; negative.
+    """
+    return _parse(text, _COUNT_SUFFIXES, what, "1.2B, 400k or 5e10")
+
+
+def parse_bytes(text: str | float) -> int:
+    """`"1.5GB"` → 1_500_000_000, `"2GiB"` → 2_147_483_648; a bare number is bytes.
+
+    Raises:
+        InputError: not a number with an optional unit; zero; negative.
+    """
+    return round(_parse(text, _BYTE_SUFFIXES, "amount of bytes", "1.5GB, 200MB or 2GiB"))
+
+
+def format_count(value: float) -> str:
+    """1.2e9 → `"1.2B"`; four significant digits at most."""
+    for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g}{suffix}"
+    return f"{value:.4g}"
+
+
+def format_bytes(value: float) -> str:
+    """1_500_000_000 → `"1.5 GB"` (decimal units)."""
+    for suffix, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g} {suffix}"
+    return f"{value:.0f} B"

@@ -1,0 +1,101 @@
+"""Writing files so that nothing is lost: a temporary name beside the target, then a rename.
+
+A reader therefore sees the old content or the new, never half of it, also after a kill or on a full
+disk.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from apportion.errors import InputError
+
+
+@contextmanager
+def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
+    """Open a temporary file beside `path` and move it over `path` when the block ends well.
+
+    Args:
+        path: the target; its folder must exist.
+        mode: `"w"` for UTF-8 text, `"wb"` for bytes.
+
+    Raises:
+        InputError: the folder is missing or cannot be written, or the disk is full.
+    """
+    target = Path(path)
+    temporary: str | None = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(
+            descriptor,
+            mode,
+            encoding=None if "b" in mode else "utf-8",
+            newline=None if "b" in mode else "",
+        ) as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        # mkstemp makes files private; give the result the mode an ordinary open() would have.
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+        temporary = None
+    except OSError as error:
+        raise InputError(
+            f"cannot write {target}: {error.strerror or error}; "
+            "expected an existing folder with write permission and free space, "
+            "so name another output path"
+        ) from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+    with atomic_write(path) as handle:
+        handle.write(text)
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write strict JSON atomically (NaN and infinity are refused)."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def read_json(path: str | Path) -> Any:
+    """Read strict JSON.
+
+    Raises:
+        InputError: the file is missing, is not UTF-8, or is not JSON (with line and column).
+    """
+    source = Path(path)
+    try:
+        return json.loads(source.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except OSError as error:
+        raise InputError(f"cannot read {source}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{source}: expected UTF-8 JSON, found a byte that is not UTF-8 at offset {error.start}"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{source}, line {error.lineno}, column {error.colno}: "
+            f"expected JSON, but {error.msg[:1].lower()}{error.msg[1:]}"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"expected finite numbers, found {name}")
