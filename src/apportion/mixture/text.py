@@ -1,0 +1,202 @@
+"""Reading a folder of text, `DIR/<family>/<language>.{txt,jsonl,parquet}`, one document at a time.
+
+The sweep trains on these documents and `count` counts them, so both see the same text. A document
+is a row of a Parquet file, a line of a JSONL file, or a paragraph of a `.txt` file (blank lines
+separate them). Files are streamed: a corpus need not fit into memory.
+
+Refused: guessing an encoding. Text that is not UTF-8 is an error with the byte offset, because a
+wrong guess would train on garbage without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from apportion.errors import InputError, InputWarning
+
+SUFFIXES = (".txt", ".jsonl", ".parquet")
+LAYOUT = "DIR/<family>/<language>.txt (or .jsonl, .parquet)"
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """One file of a corpus: its family (the folder), language (the stem) and path."""
+
+    family: str
+    language: str
+    path: Path
+
+
+def find_text(data: str | Path) -> tuple[TextFile, ...]:
+    """The text files of a corpus folder, ordered by family, then language, then suffix.
+
+    Hidden entries are passed over; other entries of a family's folder that are not text files are
+    passed over with an `InputWarning`.
+
+    Raises:
+        InputError: no such folder; no family folders; a family folder without text.
+    """
+    root = Path(data)
+    if not root.is_dir():
+        what = "a file" if root.exists() else "nothing there"
+        raise InputError(f"expected a folder of text laid out as {LAYOUT}; {root} is {what}")
+    try:
+        folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+        loose = [p.name for p in sorted(root.iterdir()) if p.suffix in SUFFIXES and p.is_file()]
+        contents = {folder: sorted(folder.iterdir()) for folder in folders}
+    except OSError as error:
+        raise InputError(f"cannot list {error.filename}: {error.strerror}") from error
+    if loose:
+        raise InputError(
+            f"expected {LAYOUT}; {root / loose[0]} belongs to no family: "
+            f"move it to {root}/<family>/{loose[0]}"
+        )
+    if not folders:
+        raise InputError(f"expected {LAYOUT}; {root} has no family folders")
+    found: list[TextFile] = []
+    for folder, entries in contents.items():
+        visible = [entry for entry in entries if not entry.name.startswith(".")]
+        texts = [entry for entry in visible if entry.suffix in SUFFIXES and entry.is_file()]
+        if not texts:
+            raise InputError(
+                f"expected {LAYOUT}; {folder} has no .txt, .jsonl or .parquet file: "
+                "add its text, or remove the folder"
+            )
+        other = [entry.name for entry in visible if entry not in texts]
+        if other:
+            warnings.warn(
+                f"{folder}: not read, because not .txt, .jsonl or .parquet: {', '.join(other[:5])}",
+                InputWarning,
+                stacklevel=2,
+            )
+        found += [TextFile(folder.name, path.stem, path) for path in texts]
+    return tuple(found)
+
+
+def documents(path: str | Path, column: str = "text") -> Iterator[str]:
+    """The documents of one file, stripped, empty ones left out.
+
+    Args:
+        path: a `.txt`, `.jsonl` or `.parquet` file.
+        column: the JSON key or Parquet column that holds the text.
+
+    Raises:
+        InputError: the file is missing, empty, binary, not UTF-8 (with the byte offset), not what
+            its suffix says (with the line), or has no document in it.
+    """
+    source = Path(path)
+    readers = {".txt": _paragraphs, ".jsonl": _json_lines, ".parquet": _parquet_rows}
+    if source.suffix not in readers:
+        raise InputError(f"expected a .txt, .jsonl or .parquet file, got {source}")
+    any_text = False
+    try:
+        if source.stat().st_size == 0:
+            raise InputError(f"{source}: expected text, found an empty file; add text or remove it")
+        for document in readers[source.suffix](source, column):
+            stripped = document.strip()
+            if stripped:
+                any_text = True
+                yield stripped
+    except OSError as error:
+        raise InputError(f"cannot read {source}: {error.strerror or error}") from error
+    if not any_text:
+        raise InputError(f"{source}: expected text, found only blanks; add text or remove it")
+
+
+def _lines(source: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of every line; bytes that are not UTF-8 text are an error."""
+    offset = 0
+    with source.open("rb") as handle:
+        for number, raw in enumerate(handle, start=1):
+            nul = raw.find(b"\0")
+            if nul >= 0:
+                raise InputError(
+                    f"{source}: expected UTF-8 text, found a zero byte at offset {offset + nul}; "
+                    "the file is binary, compressed or UTF-16: convert it to plain UTF-8"
+                )
+            try:
+                # A byte order mark is no text; utf-8-sig drops it at the start of the file only.
+                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                place = offset + error.start
+                raise InputError(
+                    f"{source}, line {number}: expected UTF-8 text, found a byte that is not "
+                    f"UTF-8 at offset {place}; convert it, for example with: "
+                    f"iconv -f LATIN1 -t UTF-8 {source.name}"
+                ) from error
+            offset += len(raw)
+
+
+def _paragraphs(source: Path, column: str) -> Iterator[str]:
+    paragraph: list[str] = []
+    for _, line in _lines(source):
+        if line.strip():
+            paragraph.append(line)
+        elif paragraph:
+            yield "".join(paragraph)
+            paragraph.clear()
+    yield "".join(paragraph)
+
+
+def _json_lines(source: Path, column: str) -> Iterator[str]:
+    for number, line in _lines(source):
+        if not line.strip():
+            continue
+        place = f"{source}, line {number}"
+        try:
+            value: Any = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(
+                f'{place}: expected one JSON object a line, such as {{"{column}": "…"}}: {error}'
+            ) from error
+        if isinstance(value, dict) and column not in value:
+            keys = ", ".join(map(str, list(value)[:8])) or "none"
+            raise InputError(f"{place}: expected the key {column!r}, found the keys: {keys}")
+        text = value[column] if isinstance(value, dict) else value
+        if not isinstance(text, str):
+            raise InputError(
+                f"{place}: expected text under {column!r}, found {type(text).__name__}"
+            )
+        # JSON can spell half of a surrogate pair, which no UTF-8 file can hold.
+        if not _encodable(text):
+            raise InputError(f"{place}: expected Unicode text, found half of a surrogate pair")
+        yield text
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _parquet_rows(source: Path, column: str) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(source) as file:
+            names = file.schema_arrow.names
+            if column not in names:
+                raise InputError(
+                    f"{source}: expected a column {column!r}, found: {', '.join(names[:8])}"
+                )
+            kind = file.schema_arrow.field(column).type
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise InputError(f"{source}: expected text in column {column!r}, found {kind}")
+            for batch in file.iter_batches(columns=[column], batch_size=1024):
+                for text in batch.column(0).to_pylist():
+                    if text is not None:
+                        yield text
+    except UnicodeDecodeError as error:
+        raise InputError(f"{source}: expected UTF-8 text in column {column!r}: {error}") from error
+    except pa.ArrowException as error:
+        raise InputError(
+            f"{source}: expected a Parquet file, but it cannot be read ({error}); write it again"
+        ) from error
