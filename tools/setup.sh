@@ -42,5 +42,5 @@ pip_install() { .venv/bin/python -m pip install --quiet --disable-pip-version-ch
 # one is offered instead of the newest build with all its GPU libraries.
 pip_install "$(grep '^torch==' constraints.txt)"
 # The build backend comes from constraints.txt too, hence no isolated build.
-pip_install --constraint constraints.txt hatchling
+pip_install --constraint constraints.txt hatchling editables
 pip_install --constraint constraints.txt --no-build-isolation --editable '.[dev]'
