@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from apportion.errors import InputError
 from apportion.mixture.laws.base import Conditions, Law, Parameter, SeparableLaw
+from apportion.mixture.laws.bimix import BiMix
+from apportion.mixture.laws.chinchilla import Chinchilla
 from apportion.mixture.laws.family import Family
 
 LAWS: dict[str, type[Law]] = {
     "family": Family,
+    "chinchilla": Chinchilla,
+    "bimix": BiMix,
 }
 
-__all__ = ["LAWS", "Conditions", "Family", "Law", "Parameter", "SeparableLaw", "get_law"]
+__all__ = [
+    "LAWS",
+    "BiMix",
+    "Chinchilla",
+    "Conditions",
+    "Family",
+    "Law",
+    "Parameter",
+    "SeparableLaw",
+    "get_law",
+]
 
 
 def get_law(law: str | Law) -> Law:

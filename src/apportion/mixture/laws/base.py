@@ -1,4 +1,4 @@
-"""What every mixture law offers, so that the fit, the intervals and the optimum know only this file.
+"""What every mixture law offers: the fit, the intervals and the optimum know only this file.
 
 A law predicts the log loss of one *target* family from the size of the run and its sampling ratios.
 Every family is fitted by itself; the fit stacks families and bootstrap samples along leading batch
@@ -9,7 +9,7 @@ target's own ratio first), Q parameters, T linear terms.
 
 Parameters live in *internal coordinates*: positive amplitudes as their logarithm, exponents as they
 are. There the objective is smooth, signs cannot go wrong, and a vanishing term is a coordinate that
-runs to its lower bound instead of a sign flip. Bounds are part of the law and are stated per symbol.
+runs to its lower bound instead of a sign flip. Bounds are part of the law, stated per symbol.
 Refused: one law object holding all families at once. No published form here shares parameters
 between target families, and independent fits batch better than one large one.
 """
@@ -17,11 +17,14 @@ between target families, and independent fits batch better than one large one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
+from scipy.optimize import nnls
 
 # N counts in millions and D in billions inside every law: with raw counts log A and alpha are
 # almost collinear, and the fit stalls.
@@ -30,6 +33,10 @@ TOKENS_UNIT = 1e9
 
 # exp(LOG_ZERO) is far below any loss that can be measured: a coordinate there means "no such term".
 LOG_ZERO = -30.0
+
+# The slope of p^gamma, gamma < 1, is infinite at p = 0. Laws that are finite there report the slope
+# at this ratio instead: large, of the right sign, and safe to compute with.
+RATIO_FLOOR = 1e-8
 
 Need = Literal["params", "tokens", "ratio", "others", "unique"]
 
@@ -41,13 +48,15 @@ class Parameter:
     Attributes:
         symbol: the paper's symbol in ASCII, for example `"alpha"`.
         meaning: one phrase, with the unit.
-        kind: `"amplitude"` (internal coordinate is the logarithm) or `"exponent"` (as it is).
+        kind: `"amplitude"` (positive; the internal coordinate is the logarithm), `"exponent"` or
+            `"coefficient"` (a multiplier of ratios, of either sign where the bounds allow it); the
+            last two are their own coordinates.
         lower, upper: bounds in internal coordinates.
     """
 
     symbol: str
     meaning: str
-    kind: Literal["amplitude", "exponent"]
+    kind: Literal["amplitude", "exponent", "coefficient"]
     lower: float
     upper: float
 
@@ -75,18 +84,61 @@ class Conditions:
         """The target family's own sampling ratio."""
         return self.ratios[..., 0]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one value per run, batch axes included."""
+        unique = () if self.unique is None else (*self.unique.shape[:-1], 1)
+        return np.broadcast_shapes(
+            self.params.shape, self.tokens.shape, self.ratios.shape[:-1], unique
+        )
+
+    @cached_property
+    def log_params(self) -> Float[np.ndarray, "*batch runs"]:
+        """log N, N in millions."""
+        return np.log(self.params / PARAMS_UNIT)
+
+    @cached_property
+    def log_tokens(self) -> Float[np.ndarray, "*batch runs"]:
+        """log D, D in billions."""
+        return np.log(self.tokens / TOKENS_UNIT)
+
+    @cached_property
+    def safe_own(self) -> Float[np.ndarray, "*batch runs"]:
+        """The own ratio with 1 in place of 0, for laws whose `usable` masks zero ratios.
+
+        A stand-in keeps infinities away from zero weights.
+        """
+        return np.where(self.own > 0, self.own, 1.0)
+
+    @cached_property
+    def log_own(self) -> Float[np.ndarray, "*batch runs"]:
+        """log of `safe_own`."""
+        return np.log(self.safe_own)
+
 
 class Law(ABC):
     """A published form of the loss of one family; see `Conditions` for its inputs.
 
-    A subclass states `name`, `formula`, `paper` and `needs` (what must vary among the runs), and
-    implements the abstract methods. Instances hold no fitted state and compare by their type.
+    A subclass states `name`, `formula`, `paper`, `needs` and `fixed`, and implements the abstract
+    methods. Instances hold no fitted state; two with the same type and name are equal.
+
+    Attributes:
+        needs: what must vary among the runs (`"others"`: the split among the other families;
+            `"unique"`: the families' unique tokens must be known).
+        fixed: what must NOT vary among the runs of one fit, because the form has no term for it.
     """
 
-    name: ClassVar[str]
-    formula: ClassVar[str]
-    paper: ClassVar[str]
-    needs: ClassVar[frozenset[Need]]
+    name: str
+    formula: str
+    paper: str
+    needs: frozenset[Need]
+    fixed: frozenset[Need] = frozenset()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Law) and (type(self), self.name) == (type(other), other.name)
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.name))
 
     @abstractmethod
     def parameters(self, families: int) -> tuple[Parameter, ...]:
@@ -108,13 +160,22 @@ class Law(ABC):
     def ratio_gradient(
         self, theta: Float[np.ndarray, "*batch q"], at: Conditions
     ) -> Float[np.ndarray, "*out runs families"]:
-        """Derivative of the log loss by every sampling ratio, each taken as a free variable."""
+        """Derivative of the log loss by every sampling ratio, each taken as a free variable.
+
+        Only differences between families matter while the ratios sum to 1.
+        """
+
+    @abstractmethod
+    def size_gradient(
+        self, theta: Float[np.ndarray, "*batch q"], at: Conditions
+    ) -> Float[np.ndarray, "*out runs 2"]:
+        """Derivative of the log loss by log N and by log D (0 where the law has no such term)."""
 
     @abstractmethod
     def starts(
         self, at: Conditions, log_loss: Float[np.ndarray, " runs"]
     ) -> Float[np.ndarray, "starts q"]:
-        """Deterministic starting points, best guess first, for a law without linear terms.
+        """Deterministic starting points, best guess first, from runs without batch axes.
 
         Separable laws are started from variable projection instead and return their fallback.
         """
@@ -150,6 +211,12 @@ class SeparableLaw(Law):
         """Internal coordinates from exponents and amplitudes (see `log_amplitude`)."""
 
 
+def grid_points(*axes: Iterable[float]) -> Float[np.ndarray, "points axes"]:
+    """Every combination of the values of each axis, the last axis fastest."""
+    mesh = np.meshgrid(*(np.array(list(axis)) for axis in axes), indexing="ij")
+    return np.stack([axis.ravel() for axis in mesh], axis=-1)
+
+
 def log_amplitude(value: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     """Logarithm with zero mapped to `LOG_ZERO` + 20: off the plateau where gradients vanish.
 
@@ -167,3 +234,18 @@ def log_sum_exp(
     total = shares.sum(axis=-1, keepdims=True)
     shares /= total
     return (top + np.log(total))[..., 0], shares
+
+
+def best_amplitudes(
+    basis: Float[np.ndarray, "points runs terms"], log_loss: Float[np.ndarray, " runs"]
+) -> tuple[Float[np.ndarray, "points terms"], Float[np.ndarray, " points"]]:
+    """Non-negative amplitudes with the least relative error, for a few candidate bases.
+
+    Laws that are not separable use it for their starting points.
+
+    Returns:
+        The amplitudes and the root of the summed squared relative errors (0 is a perfect fit).
+    """
+    target = np.ones(len(log_loss))
+    found = [nnls(each * np.exp(-log_loss)[:, None], target) for each in basis]
+    return np.array([c for c, _ in found]), np.array([error for _, error in found])
