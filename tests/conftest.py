@@ -9,7 +9,7 @@ import os
 
 from jaxtyping import install_import_hook
 
-install_import_hook("apportion", "beartype.beartype")
+install_import_hook("apportion", "typecheck.checked")
 
 os.environ["MPLBACKEND"] = "Agg"
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -24,14 +24,18 @@ _BYTE_SUFFIXES = {
     "gib": 2.0**30,
     "tib": 2.0**40,
 }
-_AMOUNT = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+# A comma or underscore separates thousands only: half of Europe reads "1,5B" as 1.5e9.
+_AMOUNT = re.compile(
+    r"\s*([+-]?(?:\d{1,3}(?:[,_]\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*",
+    re.IGNORECASE,
+)
 
 
 def _parse(text: str | float, suffixes: dict[str, float], what: str, example: str) -> float:
-    match = _AMOUNT.fullmatch(str(text).replace("_", "").replace(",", ""))
+    match = _AMOUNT.fullmatch(str(text))
     if match is None or match[2].lower() not in suffixes:
         raise InputError(f"expected {what} such as {example}, got {text!r}")
-    value = float(match[1]) * suffixes[match[2].lower()]
+    value = float(re.sub("[,_]", "", match[1])) * suffixes[match[2].lower()]
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"expected a positive, finite {what} such as {example}, got {text!r}")
     return value
@@ -52,20 +56,26 @@ def parse_bytes(text: str | float) -> int:
     Raises:
         InputError: not a number with an optional unit; zero; negative.
     """
-    return round(_parse(text, _BYTE_SUFFIXES, "amount of bytes", "1.5GB, 200MB or 2GiB"))
+    value = round(_parse(text, _BYTE_SUFFIXES, "amount of bytes", "1.5GB, 200MB or 2GiB"))
+    if value < 1:
+        raise InputError(f"expected one byte at least, got {text!r}")
+    return value
 
 
 def format_count(value: float) -> str:
     """1.2e9 → `"1.2B"`; four significant digits at most."""
-    for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= scale:
-            return f"{value / scale:.4g}{suffix}"
-    return f"{value:.4g}"
+    return _format(value, (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))) or f"{value:.4g}"
 
 
 def format_bytes(value: float) -> str:
     """1_500_000_000 → `"1.5 GB"` (decimal units)."""
-    for suffix, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(value) >= scale:
-            return f"{value / scale:.4g} {suffix}"
-    return f"{value:.0f} B"
+    units = ((" TB", 1e12), (" GB", 1e9), (" MB", 1e6), (" kB", 1e3))
+    return _format(value, units) or f"{value:.0f} B"
+
+
+def _format(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    for suffix, scale in units:
+        # The largest unit that the rounded value fills: 999,999 is "1M", not "1000k".
+        if abs(float(f"{value:.4g}")) >= scale:
+            return f"{value / scale:.4g}{suffix}"
+    return ""

@@ -7,6 +7,7 @@ disk.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -26,9 +27,14 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
         mode: `"w"` for UTF-8 text, `"wb"` for bytes.
 
     Raises:
-        InputError: the folder is missing or cannot be written, or the disk is full.
+        InputError: the folder is missing or cannot be written, the disk is full, or `path` is
+            something other than a file.
     """
     target = Path(path)
+    # A rename over a device would replace it, and over a folder would fail with a riddle.
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "a device, pipe or socket"
+        raise InputError(f"cannot write {target}: expected the name of a file, got {kind}")
     temporary: str | None = None
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -81,7 +87,11 @@ def read_json(path: str | Path) -> Any:
     """
     source = Path(path)
     try:
-        return json.loads(source.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        return json.loads(
+            source.read_text(encoding="utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+        )
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -95,7 +105,14 @@ def read_json(path: str | Path) -> Any:
         ) from error
     except ValueError as error:
         raise InputError(f"{source}: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{source}: expected plain JSON, found it nested too deeply") from error
 
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"expected finite numbers, found {name}")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse_constant(text)
