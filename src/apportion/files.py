@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -19,7 +19,7 @@ from apportion.errors import InputError
 
 
 @contextmanager
-def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
+def atomic_write(path: str | Path, mode: str = "w") -> Generator[IO[Any]]:
     """Open a temporary file beside `path` and move it over `path` when the block ends well.
 
     Args:
