@@ -151,7 +151,10 @@ def main() -> None:
         if len(done[key]) == options.seeds:
             row = {"shape": trial.shape, "tokens": trial.tokens, "seeds": options.seeds}
             row |= asdict(trial.recipe) | summary(done[key])
-            row |= {"machine": f"{platform.machine()} x{os.cpu_count()}", "torch": torch.__version__}
+            row |= {
+                "machine": f"{platform.machine()} x{os.cpu_count()}",
+                "torch": torch.__version__,
+            }
             append(options.out, row)
             print(row, flush=True)
 

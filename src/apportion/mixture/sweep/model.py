@@ -57,12 +57,13 @@ class ModelShape:
 
 SHAPES: dict[str, ModelShape] = {
     "0.05M": ModelShape(width=64, layers=1, heads=2, hidden=168),
-    "0.2M": ModelShape(width=96, layers=2, heads=3, hidden=256),
-    "0.8M": ModelShape(width=160, layers=3, heads=5, hidden=352),
-    "3.2M": ModelShape(width=256, layers=4, heads=8, hidden=688),
+    "0.2M": ModelShape(width=96, layers=2, heads=3, hidden=168),
+    "0.6M": ModelShape(width=128, layers=3, heads=4, hidden=352),
+    "2.4M": ModelShape(width=224, layers=4, heads=7, hidden=592),
+    "4.8M": ModelShape(width=288, layers=5, heads=9, hidden=736),
     "6.4M": ModelShape(width=320, layers=5, heads=10, hidden=896),
 }
-"""Named shapes: about 0.05, 0.2, 0.8, 3.2 and 6.4 million non-embedding parameters."""
+"""Named shapes by their non-embedding parameters, exact in ``params``."""
 
 
 def _rotate(
@@ -74,7 +75,9 @@ def _rotate(
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
-def _norm(x: Float[Tensor, "*any width"], gain: Float[Tensor, " width"]) -> Float[Tensor, "*any width"]:
+def _norm(
+    x: Float[Tensor, "*any width"], gain: Float[Tensor, " width"]
+) -> Float[Tensor, "*any width"]:
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * gain
 
 
@@ -133,9 +136,13 @@ class Decoder(nn.Module):
         )
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
-        self._initialise(generator)
+        self.reset(generator)
 
-    def _initialise(self, generator: torch.Generator) -> None:
+    @torch.no_grad()
+    def reset(self, generator: torch.Generator) -> None:
+        """Fresh initial weights from ``generator``, in place."""
+        for norm in (p for p in self.parameters() if p.ndim == 1):
+            norm.fill_(1.0)
         nn.init.normal_(self.embedding, std=1 / math.sqrt(self.shape.width), generator=generator)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2 and name != "embedding":

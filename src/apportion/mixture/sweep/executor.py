@@ -1,0 +1,199 @@
+"""Where runs are carried out: an interface, and local processes behind it.
+
+An executor takes a task (a module-level function) and jobs (plain values), and
+yields one ``Outcome`` per job as soon as it is finished, in whatever order. A lost
+worker is named with the job it had and its exit code, and that job is tried once
+more; a task that raises is not tried again, because a run is deterministic.
+
+Local workers are spawned, not forked (torch's threads do not survive a fork), keep
+one thread each, and stay alive between jobs so that compiled steps are reused. They
+ignore Ctrl-C, which the parent answers by ending them, and they end by themselves
+when the parent is gone, also after kill -9.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import signal
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from apportion.errors import InputError
+
+Task = Callable[[Any, Callable[[Any], None]], Any]
+"""A task gets its job and a function that passes progress to the parent; returns the result."""
+
+ATTEMPTS = 2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """End of one job: ``result``, or ``error`` in words; ``attempts`` it took."""
+
+    job: Any
+    result: Any = None
+    error: str | None = None
+    attempts: int = 1
+
+
+class Executor(ABC):
+    """Carries out jobs and yields their outcomes as they finish."""
+
+    @abstractmethod
+    def run(
+        self,
+        task: Task,
+        jobs: Sequence[Any],
+        *,
+        progress: Callable[[Any, Any], None] | None = None,
+        lost: Callable[[Any, int | None], None] | None = None,
+    ) -> Iterator[Outcome]:
+        """Carry out ``jobs``; every job yields exactly one outcome.
+
+        ``progress(job, value)`` hears what the task reports; ``lost(job, exit code)`` hears
+        of a worker that died before the job is tried again. Closing the iterator ends the
+        jobs in flight.
+        """
+
+
+@dataclass
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+    job: Any = None
+    attempts: int = 0
+    busy: bool = field(default=False)
+
+    def give(self, job: Any, attempts: int) -> None:
+        self.job, self.attempts, self.busy = job, attempts, True
+        self.pipe.send(job)
+
+
+class LocalExecutor(Executor):
+    """``workers`` spawned processes of ``threads`` threads each on this machine."""
+
+    def __init__(self, workers: int = 2, threads: int = 1) -> None:
+        if workers < 1 or threads < 1:
+            raise InputError(f"expected at least one worker and thread; got {workers}, {threads}")
+        self.workers = workers
+        self.threads = threads
+
+    def run(
+        self,
+        task: Task,
+        jobs: Sequence[Any],
+        *,
+        progress: Callable[[Any, Any], None] | None = None,
+        lost: Callable[[Any, int | None], None] | None = None,
+    ) -> Iterator[Outcome]:
+        """See ``Executor.run``."""
+        queue = deque((job, 1) for job in jobs)
+        pool: list[_Worker] = []
+        try:
+            while queue or any(worker.busy for worker in pool):
+                while queue and len(pool) < self.workers:
+                    pool.append(self._spawn(task))
+                for worker in pool:
+                    if queue and not worker.busy:
+                        worker.give(*queue.popleft())
+                for worker in self._ready(pool):
+                    outcome, retry = self._hear(worker, progress, lost)
+                    if retry is not None:
+                        queue.appendleft(retry)
+                    if not worker.process.is_alive() and not worker.busy:
+                        pool.remove(worker)
+                    if outcome is not None:
+                        yield outcome
+        finally:
+            for worker in pool:
+                worker.process.terminate()
+            for worker in pool:
+                worker.process.join()
+                worker.pipe.close()
+
+    def _spawn(self, task: Task) -> _Worker:
+        context = mp.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, task, self.threads), daemon=True)
+        # the libraries read these when they load, which in a spawned child is after the start
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+        before = {name: os.environ.get(name) for name in names}
+        os.environ.update(dict.fromkeys(names, str(self.threads)))
+        try:
+            process.start()
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+        theirs.close()
+        return _Worker(process, ours)
+
+    @staticmethod
+    def _ready(pool: Sequence[_Worker]) -> list[_Worker]:
+        found = wait([worker.pipe for worker in pool if worker.busy])
+        return [worker for worker in pool if worker.pipe in found]
+
+    @staticmethod
+    def _hear(
+        worker: _Worker,
+        progress: Callable[[Any, Any], None] | None,
+        lost: Callable[[Any, int | None], None] | None,
+    ) -> tuple[Outcome | None, tuple[Any, int] | None]:
+        """Take one message: an outcome, a job to try again, or neither (progress)."""
+        try:
+            kind, value = worker.pipe.recv()
+        except (EOFError, ConnectionError):
+            worker.process.join()
+            worker.busy = False
+            code = worker.process.exitcode
+            if lost is not None:
+                lost(worker.job, code)
+            if worker.attempts < ATTEMPTS:
+                return None, (worker.job, worker.attempts + 1)
+            error = f"the worker died with exit code {code}, {worker.attempts} times"
+            return Outcome(worker.job, error=error, attempts=worker.attempts), None
+        if kind == "progress":
+            if progress is not None:
+                progress(worker.job, value)
+            return None, None
+        worker.busy = False
+        if kind == "done":
+            return Outcome(worker.job, result=value, attempts=worker.attempts), None
+        return Outcome(worker.job, error=value, attempts=worker.attempts), None
+
+
+def _serve(pipe: Connection, task: Task, threads: int) -> None:
+    """Life of a worker: jobs come by ``pipe`` until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            job = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = ("done", task(job, lambda value: pipe.send(("progress", value))))
+        except Exception as error:
+            detail = traceback.format_exc(limit=-3)
+            answer = ("failed", f"{type(error).__name__}: {error}\n{detail}")
+        pipe.send(answer)
+
+
+def _end_with_parent() -> None:
+    parent = mp.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
