@@ -249,3 +249,29 @@ def best_amplitudes(
     target = np.ones(len(log_loss))
     found = [nnls(each * np.exp(-log_loss)[:, None], target) for each in basis]
     return np.array([c for c, _ in found]), np.array([error for _, error in found])
+
+
+def effective_tokens(
+    tokens: Float[np.ndarray, "*#shape"],
+    unique: Float[np.ndarray, "*#shape"],
+    scale: float | Float[np.ndarray, "*#shape"],
+) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
+    """What repeated tokens are worth: S = U + U scale (1 - exp(-R / scale)), R = D / U - 1.
+
+    Up to one epoch (D <= U) every token counts, S = D. `scale` is the number of repetitions after
+    which a further one is worth 1/e; S and its slope are continuous at one epoch.
+
+    Args:
+        tokens: tokens trained on, D.
+        unique: different tokens among them at most, U; may be 0 or infinite.
+        scale: decay of the worth of repetitions, > 0.
+
+    Returns:
+        S and dS/dD, in the unit of `tokens`.
+    """
+    once = np.minimum(tokens, unique)
+    finite = (unique > 0) & np.isfinite(unique)
+    supply = np.where(finite, unique, 1.0)
+    decay = -np.where(finite, (tokens - once) / supply, 0.0) / scale
+    value = once - np.where(finite, supply * scale * np.expm1(decay), 0.0)
+    return value, np.where(unique > 0, np.exp(decay), 0.0)

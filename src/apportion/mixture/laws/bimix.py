@@ -8,7 +8,7 @@ no interval could make sense of.
 from __future__ import annotations
 
 from apportion.mixture.laws.base import LOG_ZERO, Need, Parameter
-from apportion.mixture.laws.powers import Power, PowerLaw
+from apportion.mixture.laws.powers import BETA, B, Power, PowerLaw
 
 _SCALE = (0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.75, 1.0, 1.5, 2.0)
 _SHARE = (-0.02, 0.02, 0.06, 0.1, 0.15, 0.22, 0.35, 0.6)
@@ -31,10 +31,10 @@ class BiMix(PowerLaw):
     fixed: frozenset[Need] = frozenset({"params"})
     amplitudes = (
         Parameter("C", "loss of endless data at p = 1, nats per token", "amplitude", LOG_ZERO, 5.0),
-        Parameter("B", "loss from finite D, at D = 1e9", "amplitude", LOG_ZERO, 20.0),
+        B,
     )
     powers = (
-        Power(Parameter("beta", "exponent of D", "exponent", 0.0, 4.0), "tokens", (1,), _SCALE),
+        Power(BETA, "tokens", (1,), _SCALE),
         Power(
             Parameter("alpha", "exponent of the family's own ratio", "exponent", -1.0, 3.0),
             "ratio",

@@ -6,8 +6,8 @@ family; that is the effective-data law with no transfer between families.
 
 from __future__ import annotations
 
-from apportion.mixture.laws.base import LOG_ZERO, Need, Parameter
-from apportion.mixture.laws.powers import Power, PowerLaw
+from apportion.mixture.laws.base import Need
+from apportion.mixture.laws.powers import ALPHA, BETA, A, B, E, Power, PowerLaw
 
 _SCALE = (0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.75, 1.0, 1.5, 2.0)
 
@@ -24,12 +24,8 @@ class Chinchilla(PowerLaw):
     formula = "E + A / N^alpha + B / D^beta"
     paper = "Hoffmann et al., NeurIPS 2022, arXiv 2203.15556"
     needs: frozenset[Need] = frozenset({"params", "tokens"})
-    amplitudes = (
-        Parameter("E", "irreducible loss, nats per token", "amplitude", LOG_ZERO, 5.0),
-        Parameter("A", "loss from finite N, at N = 1e6", "amplitude", LOG_ZERO, 20.0),
-        Parameter("B", "loss from finite D, at D = 1e9", "amplitude", LOG_ZERO, 20.0),
-    )
+    amplitudes = (E, A, B)
     powers = (
-        Power(Parameter("alpha", "exponent of N", "exponent", 0.0, 4.0), "params", (1,), _SCALE),
-        Power(Parameter("beta", "exponent of D", "exponent", 0.0, 4.0), "tokens", (2,), _SCALE),
+        Power(ALPHA, "params", (1,), _SCALE),
+        Power(BETA, "tokens", (2,), _SCALE),
     )

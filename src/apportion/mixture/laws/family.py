@@ -7,7 +7,7 @@ given runs is a question for the diagnostics, not one more parameter.
 from __future__ import annotations
 
 from apportion.mixture.laws.base import LOG_ZERO, Need, Parameter
-from apportion.mixture.laws.powers import Power, PowerLaw
+from apportion.mixture.laws.powers import ALPHA, BETA, A, B, Power, PowerLaw
 
 _SCALE = (0.03, 0.08, 0.15, 0.25, 0.35, 0.5, 0.7, 1.0, 1.5)
 _SHARE = (-0.02, 0.02, 0.06, 0.1, 0.15, 0.22, 0.35, 0.6)
@@ -28,12 +28,12 @@ class Family(PowerLaw):
     needs: frozenset[Need] = frozenset({"params", "tokens", "ratio"})
     amplitudes = (
         Parameter("E", "irreducible loss at p = 1, nats per token", "amplitude", LOG_ZERO, 5.0),
-        Parameter("A", "loss from finite N, at N = 1e6", "amplitude", LOG_ZERO, 20.0),
-        Parameter("B", "loss from finite D, at D = 1e9", "amplitude", LOG_ZERO, 20.0),
+        A,
+        B,
     )
     powers = (
-        Power(Parameter("alpha", "exponent of N", "exponent", 0.0, 4.0), "params", (1,), _SCALE),
-        Power(Parameter("beta", "exponent of D", "exponent", 0.0, 4.0), "tokens", (2,), _SCALE),
+        Power(ALPHA, "params", (1,), _SCALE),
+        Power(BETA, "tokens", (2,), _SCALE),
         Power(
             Parameter("gamma", "exponent of the family's own ratio", "exponent", -1.0, 3.0),
             "ratio",

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from apportion.mixture.laws.base import (
+    LOG_ZERO,
     Conditions,
     Parameter,
     SeparableLaw,
@@ -19,6 +20,12 @@ from apportion.mixture.laws.base import (
     log_amplitude,
     log_sum_exp,
 )
+
+E = Parameter("E", "irreducible loss, nats per token", "amplitude", LOG_ZERO, 5.0)
+A = Parameter("A", "loss from finite N, at N = 1e6", "amplitude", LOG_ZERO, 20.0)
+B = Parameter("B", "loss from finite D, at D = 1e9", "amplitude", LOG_ZERO, 20.0)
+ALPHA = Parameter("alpha", "exponent of N", "exponent", 0.0, 4.0)
+BETA = Parameter("beta", "exponent of D", "exponent", 0.0, 4.0)
 
 
 @dataclass(frozen=True)
@@ -150,3 +157,16 @@ def _share(shares: np.ndarray, power: Power) -> np.ndarray:
     for term in rest:
         total = total + shares[..., term]
     return total
+
+
+def size_terms(
+    theta: Float[np.ndarray, "*batch q"],
+    at: Conditions,
+    log_tokens: Float[np.ndarray, "*#batch runs"],
+) -> Float[np.ndarray, "*out runs 3"]:
+    """Logarithms of E, A / N^alpha and B / D^beta, which stand first in `theta` in the order
+    E, A, B, alpha, beta; D is given by its logarithm (in billions)."""
+    log_e, log_a, log_b, alpha, beta = (theta[..., k : k + 1] for k in range(5))
+    terms = (log_e, log_a - alpha * at.log_params, log_b - beta * log_tokens)
+    shape = np.broadcast_shapes(at.shape, *(term.shape for term in terms))
+    return np.moveaxis(np.stack([np.broadcast_to(term, shape) for term in terms]), 0, -1)
