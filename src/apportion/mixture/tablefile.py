@@ -139,6 +139,9 @@ def _decode(source: str, data: bytes) -> str:
 
 
 def _csv(source: str, text: str) -> tuple[list[str], list[Any], list[str]]:
+    _check_delimiter(source, text)
+    if text.lstrip()[0] in "{[":
+        raise InputError(f"{source} looks like JSON; expected {WANTED}")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -158,14 +161,11 @@ def _csv(source: str, text: str) -> tuple[list[str], list[Any], list[str]]:
     if not rows:
         raise InputError(f"{source} is empty; expected {WANTED}")
     header = [name.strip() for name in rows[0]]
-    _check_delimiter(source, rows[0])
-    if header[0][:1] in ("{", "["):
-        raise InputError(f"{source} looks like JSON; expected {WANTED}")
     if len(rows) == 1:
         raise InputError(f"{source} has a header but no rows; expected one row a run below it")
     width = len(header)
     ragged = [
-        f"{source}, line {line}: {len(row)} cells"
+        f"{source}, line {line}: {len(row)} cell{'s' * (len(row) != 1)}"
         for row, line in zip(rows[1:], lines[1:], strict=True)
         if len(row) != width
     ]
@@ -179,13 +179,18 @@ def _csv(source: str, text: str) -> tuple[list[str], list[Any], list[str]]:
     keep = [k for k, name in enumerate(header) if name or any(map(str.strip, columns[k]))]
     header, columns = [header[k] for k in keep], [columns[k] for k in keep]
     _check_names(source, header)
+    if 2 * sum(map(_is_number, header)) >= len(header):
+        raise InputError(
+            f"{source}, line {lines[0]}: numbers where the column names should be "
+            f"({', '.join(header[:4])}…); expected a header: put the names into the first line"
+        )
     return header, columns, [f"{source}, line {line}" for line in lines[1:]]
 
 
-def _check_delimiter(source: str, header: list[str]) -> None:
-    joined = ",".join(header)
+def _check_delimiter(source: str, text: str) -> None:
+    first = text.lstrip().split("\n", 1)[0]
     for delimiter, name in _DELIMITERS.items():
-        if joined.count(delimiter) >= len(header):
+        if first.count(delimiter) > first.count(","):
             raise InputError(
                 f"{source}: the header looks {name}-separated; expected commas (and decimal "
                 f"points): pandas.read_csv({source!r}, sep={delimiter!r}).to_csv('runs.csv', "
@@ -205,14 +210,27 @@ def _check_names(source: str, names: list[str]) -> None:
                 f"{source}: the name of column {position}, {name[:60]!r}, has characters that "
                 "cannot be printed; rename the column"
             )
-    seen: set[str] = set()
-    twice = [name for name in names if name in seen or seen.add(name)]
+    places: dict[str, list[str]] = {}
+    for position, name in enumerate(names, start=1):
+        places.setdefault(name, []).append(str(position))
+    twice = {name: at for name, at in places.items() if len(at) > 1}
     if twice:
         refuse(
             "every column once",
-            [f"{source}: column {name} occurs more than once" for name in dict.fromkeys(twice)],
+            [
+                f"{source}: column {name} occurs more than once (columns {', '.join(at)})"
+                for name, at in twice.items()
+            ],
             "rename or remove the repeated columns",
         )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _parquet(source: str, data: bytes) -> tuple[list[str], list[Any], list[str]]:

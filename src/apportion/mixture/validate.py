@@ -95,24 +95,23 @@ def header_families(raw: RawTable, rules: Rules) -> tuple[tuple[str, ...], tuple
             f"add or rename it; the columns are: {_listed(raw)}",
         )
     orphans = [name for name in measured if name not in families]
-    lonely = [RATIO + name for name in families if name not in measured]
+    lonely = [name for name in families if name not in measured]
     if orphans:
         refuse(
             "a ratio column for every loss column",
             [
-                f"{raw.source}: {LOSS}{name} has no {RATIO}{name}{hint(RATIO + name, raw, lonely)}"
+                f"{raw.source}: {LOSS}{name} has no {RATIO}{name}{_near(LOSS, name, lonely)}"
                 for name in orphans
             ],
             "add the ratio column (0 where the family was not sampled), or rename the loss column "
             "so that it does not begin with loss_ to keep it aside",
         )
-    unmeasured = [name for name in families if name not in measured]
-    if unmeasured and not rules.allow_unmeasured:
+    if lonely and not rules.allow_unmeasured:
         refuse(
             "a loss column for every ratio column",
             [
-                f"{raw.source}: {RATIO}{name} has no {LOSS}{name}{hint(LOSS + name, raw)}"
-                for name in unmeasured
+                f"{raw.source}: {RATIO}{name} has no {LOSS}{name}{hint(LOSS + name, raw, 0.8)}"
+                for name in lonely
             ],
             "add the loss column, or, if these families were trained on but never evaluated, "
             "pass allow_unmeasured=True (--allow-unmeasured)",
@@ -152,19 +151,22 @@ def _listed(raw: RawTable) -> str:
     return ", ".join(labels[:12]) + (f" and {len(labels) - 12} more" if len(labels) > 12 else "")
 
 
-def hint(name: str, raw: RawTable, among: Sequence[str] | None = None) -> str:
-    """Did you mean one of these columns (without `among`: of those that mean nothing yet)?"""
-    if among is None:
-        known = {"run", "params", "tokens", "seed", "step"}
-        among = [
-            column
-            for column in raw.columns
-            if column not in known and not column.startswith((RATIO, LOSS, BYTES))
-        ]
-    by_lower = {column.lower(): raw.columns[column].label for column in among}
-    near = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.65)
-    near += [column for column in by_lower if name.lower() in column]
-    return f" (did you mean {by_lower[near[0]]}?)" if near else ""
+def hint(name: str, raw: RawTable, cutoff: float = 0.65) -> str:
+    """Did you mean one of the columns that have no meaning yet?"""
+    known = {"run", "params", "tokens", "seed", "step"}
+    free = {
+        column.lower(): raw.columns[column].label
+        for column in raw.columns
+        if column not in known and not column.startswith((RATIO, LOSS, BYTES))
+    }
+    near = difflib.get_close_matches(name.lower(), list(free), n=1, cutoff=cutoff)
+    near += [column for column in free if name.lower() in column]
+    return f" (did you mean {free[near[0]]}?)" if near else ""
+
+
+def _near(prefix: str, family: str, families: Sequence[str]) -> str:
+    near = difflib.get_close_matches(family, families, n=1)
+    return f" (did you mean {prefix}{near[0]}?)" if near else ""
 
 
 def _sizes(raw: RawTable) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray, " runs"]]:
