@@ -1,0 +1,145 @@
+"""What the runs can and cannot tell: which parameters a fit determines, and why not the others.
+
+The classic trap is a table with one token budget, or model sizes within a factor of a few: the fit
+converges, prints exponents, and they mean nothing. Here every such case is a sentence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from apportion.budget import format_count
+from apportion.mixture.fit import Status
+from apportion.mixture.laws.base import LOG_ZERO, Law
+from apportion.mixture.runs import RunTable
+
+# A decade: below it a power law and a constant can hardly be told apart at usual noise.
+_DECADE = 10.0
+# An exponent whose standard error is above this share of its value is not determined.
+_LARGEST_ERROR = 0.5
+
+
+def status_of(
+    law: Law,
+    runs: RunTable,
+    theta: Float[np.ndarray, "targets q"],
+    used: Bool[np.ndarray, "targets runs"],
+    converged: bool,
+) -> Status:
+    """The status of a fit in words: converged, identified, rows left out, terms that vanished."""
+    blocking = [] if converged else ["the solver did not settle; treat every number as a guess"]
+    blocking += _design_notes(law, runs)
+    notes = [*_unused_notes(law, runs, used), *_vanished_notes(law, runs, theta)]
+    loose = loose_exponents(law, runs, theta, used)
+    if loose and not blocking:
+        listed = ", ".join(f"{symbol} of {target}" for target, symbol in loose)
+        notes.append(
+            f"not determined by these runs (standard error above half the value): {listed}; "
+            "predictions within the range of the runs hold, the exponents themselves do not"
+        )
+    if blocking:
+        return Status(False, f"{law.name}: fitted, but not to be trusted", (*blocking, *notes))
+    text = f"{law.name}: converged on {len(runs)} runs for {len(runs.targets)} families"
+    return Status(
+        not loose, text if not loose else f"{text}, not all exponents determined", (*notes,)
+    )
+
+
+def standard_errors(
+    law: Law,
+    runs: RunTable,
+    theta: Float[np.ndarray, "targets q"],
+    used: Bool[np.ndarray, "targets runs"],
+) -> Float[np.ndarray, "targets q"]:
+    """Standard errors of the internal coordinates by linearisation at the minimum.
+
+    Infinite where the runs do not determine a coordinate at all. Quick, for judging identification;
+    the bootstrap is the interval to report.
+    """
+    out = np.full(theta.shape, np.inf)
+    for k, target in enumerate(runs.targets):
+        value, jacobian = law.gradient(theta[k], runs.conditions(target))
+        residual = (value - np.log(runs.losses[:, k]))[used[k]]
+        rows = jacobian[used[k]]
+        freedom = max(1, len(rows) - theta.shape[1])
+        # Mean absolute deviation: what the Huber fit minimises, and not ruled by outliers.
+        noise = 1.2533 * float(np.abs(residual).sum()) / freedom
+        size = np.linalg.norm(rows, axis=0)
+        active = size > 1e-9
+        if not active.any():
+            continue
+        scaled = rows[:, active] / size[active]
+        _, singular, right = np.linalg.svd(scaled, full_matrices=False)
+        weight = np.where(singular > 1e-7 * singular[0], 1.0 / np.maximum(singular, 1e-300), 1e150)
+        spread = np.sqrt(((right.T * weight) ** 2).sum(axis=1)) / size[active]
+        error = noise * spread
+        out[k, active] = np.where(error > 1e12, np.inf, error)
+    return out
+
+
+def loose_exponents(
+    law: Law,
+    runs: RunTable,
+    theta: Float[np.ndarray, "targets q"],
+    used: Bool[np.ndarray, "targets runs"],
+) -> list[tuple[str, str]]:
+    """(target, symbol) of every exponent that the runs leave open."""
+    error = standard_errors(law, runs, theta, used)
+    return [
+        (target, p.symbol)
+        for k, target in enumerate(runs.targets)
+        for q, p in enumerate(law.parameters(len(runs.families)))
+        if p.kind == "exponent"
+        and p.upper > p.lower
+        and error[k, q] > _LARGEST_ERROR * max(abs(theta[k, q]), 0.05)
+    ]
+
+
+def _design_notes(law: Law, runs: RunTable) -> list[str]:
+    notes: list[str] = []
+    for need, label, exponent, values in (
+        ("params", "N", "alpha", runs.params),
+        ("tokens", "D", "beta", runs.tokens),
+    ):
+        if need not in law.needs:
+            continue
+        span = float(values.max() / values.min())
+        if span == 1.0:
+            notes.append(
+                f"all runs have one {label} ({format_count(float(values[0]))}): {exponent} and its "
+                f"term cannot be told from the constant, so nothing follows for another {label}; "
+                f"add runs at a second and third {label}"
+            )
+        elif span < _DECADE:
+            notes.append(
+                f"{label} spans a factor of {span:.3g} only (a decade is the least that separates "
+                f"a power law from a constant): {exponent} is weakly determined"
+            )
+    if "ratio" in law.needs and len(np.unique(runs.mixtures())) == 1:
+        notes.append("all runs have one mixture: nothing follows for other ratios; vary them")
+    return notes
+
+
+def _unused_notes(law: Law, runs: RunTable, used: np.ndarray) -> list[str]:
+    notes: list[str] = []
+    for k, target in enumerate(runs.targets):
+        left = [runs.run[row] for row in np.flatnonzero(~used[k])]
+        if left:
+            listed = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
+            notes.append(
+                f"{len(left)} of {len(runs)} runs say nothing about {target} under the {law.name} "
+                f"law, because its ratio is 0 there: {listed}"
+            )
+    return notes
+
+
+def _vanished_notes(law: Law, runs: RunTable, theta: np.ndarray) -> list[str]:
+    notes: list[str] = []
+    for q, p in enumerate(law.parameters(len(runs.families))):
+        if p.kind != "amplitude" or p.upper <= p.lower:
+            continue
+        gone = [t for k, t in enumerate(runs.targets) if theta[k, q] <= LOG_ZERO + 10]
+        if gone and p.lower <= LOG_ZERO:
+            notes.append(f"{p.symbol} ({p.meaning}) is zero for {', '.join(gone)}")
+    return notes
