@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -28,9 +28,19 @@ _VERSION = 1
 _FORM = 'romance=3B,indic=400M, {"romance": 3e9, "indic": 4e8}, or a JSON file of that form'
 
 
+if TYPE_CHECKING:
+    _Amounts = Mapping[str, float]
+else:
+    # Not generic at run time: checkers of shapes and types would look for an item to check.
+    _Amounts = Mapping
+
+
 @dataclass(frozen=True, eq=False)
-class Supply(Mapping[str, float]):
+class Supply(_Amounts):
     """Tokens per family; a mapping `{family: tokens}`.
+
+    A supply that counts bytes only refuses to be used as a mapping, so that it cannot pass for one
+    without families.
 
     Attributes:
         amounts: tokens of every family; empty when only bytes were counted.
@@ -42,19 +52,27 @@ class Supply(Mapping[str, float]):
     method: str = "given"
     counts: tuple[TextCount, ...] = ()
 
-    def __getitem__(self, family: str) -> float:
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families in order, also when only bytes were counted."""
+        return tuple(self.amounts) or tuple(dict.fromkeys(one.family for one in self.counts))
+
+    def _tokens(self) -> Mapping[str, float]:
         if not self.amounts and self.counts:
             raise InputError(
                 "expected a supply in tokens; this one counts bytes only: count it again with "
                 "tokenizer=… (--tokenizer tokenizer.json) or bytes_per_token=… (--bytes-per-token)"
             )
-        return self.amounts[family]
+        return self.amounts
+
+    def __getitem__(self, family: str) -> float:
+        return self._tokens()[family]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.amounts or dict.fromkeys(count.family for count in self.counts))
+        return iter(self._tokens())
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._tokens())
 
     def languages(self, family: str) -> dict[str, float]:
         """Tokens of every language of a family (bytes when no tokens were counted)."""
@@ -217,9 +235,13 @@ def _amounts(given: Mapping[Any, Any], where: str) -> dict[str, float]:
                 f"{where}: expected a number of tokens for {name!r}, such as {_FORM}; "
                 f"got {type(amount).__name__}"
             )
-        amounts[str(name)] = parse_count(
-            amount if isinstance(amount, str) else float(amount), f"number of tokens for {name!r}"
-        )
+        try:
+            amounts[str(name)] = parse_count(
+                amount if isinstance(amount, str) else float(amount),
+                f"number of tokens for {name!r}",
+            )
+        except (InputError, OverflowError) as error:
+            raise InputError(f"{where}: {error}") from error
     return amounts
 
 
