@@ -255,7 +255,7 @@ def effective_tokens(
     tokens: Float[np.ndarray, "*#shape"],
     unique: Float[np.ndarray, "*#shape"],
     scale: float | Float[np.ndarray, "*#shape"],
-) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
+) -> tuple[Float[np.ndarray, "*out"], Float[np.ndarray, "*out"]]:
     """What repeated tokens are worth: S = U + U scale (1 - exp(-R / scale)), R = D / U - 1.
 
     Up to one epoch (D <= U) every token counts, S = D. `scale` is the number of repetitions after

@@ -162,7 +162,7 @@ def _share(shares: np.ndarray, power: Power) -> np.ndarray:
 def size_terms(
     theta: Float[np.ndarray, "*batch q"],
     at: Conditions,
-    log_tokens: Float[np.ndarray, "*#batch runs"],
+    log_tokens: Float[np.ndarray, "*#sizes runs"],
 ) -> Float[np.ndarray, "*out runs 3"]:
     """Logarithms of E, A / N^alpha and B / D^beta, which stand first in `theta` in the order
     E, A, B, alpha, beta; D is given by its logarithm (in billions)."""
