@@ -28,6 +28,7 @@ from jaxtyping import Float, UInt16
 
 from apportion.errors import InputError, require
 from apportion.files import atomic_write
+from apportion.mixture.sweep.shares import block_counts
 from apportion.mixture.sweep.texts import Texts, digest_texts, find_texts, read_pieces
 
 FORMAT = 1
@@ -226,8 +227,8 @@ def _pack(
     wanted = min(settings.validation_tokens // length, total // 10)
     train: list[np.ndarray] = []
     valid: list[np.ndarray] = []
-    for array, weight in zip(blocks.values(), weights, strict=True):
-        held = held_out(len(array), min(round(wanted * weight), len(array) // 2))
+    for array, take in zip(blocks.values(), block_counts(weights, wanted), strict=True):
+        held = held_out(len(array), min(int(take), len(array) // 2))
         train.append(array[~held])
         valid.append(array[held])
     held_blocks = np.concatenate(valid)

@@ -21,6 +21,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -32,6 +33,8 @@ Task = Callable[[Any, Callable[[Any], None]], Any]
 """A task gets its job and a function that passes progress to the parent; returns the result."""
 
 ATTEMPTS = 2
+GRACE = 5.0
+"""Seconds a worker has to leave before it is killed."""
 
 
 @dataclass(frozen=True)
@@ -114,27 +117,21 @@ class LocalExecutor(Executor):
                         yield outcome
         finally:
             for worker in pool:
-                worker.process.terminate()
+                worker.pipe.close()  # an idle worker leaves by itself
+                if worker.busy:
+                    worker.process.terminate()
             for worker in pool:
-                worker.process.join()
-                worker.pipe.close()
+                worker.process.join(GRACE)
+                if worker.process.is_alive():
+                    worker.process.kill()
+                    worker.process.join()
 
     def _spawn(self, task: Task) -> _Worker:
         context = mp.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, task, self.threads), daemon=True)
-        # the libraries read these when they load, which in a spawned child is after the start
-        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
-        before = {name: os.environ.get(name) for name in names}
-        os.environ.update(dict.fromkeys(names, str(self.threads)))
-        try:
+        with _environment(self.threads):
             process.start()
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
         theirs.close()
         return _Worker(process, ours)
 
@@ -172,6 +169,24 @@ class LocalExecutor(Executor):
         return Outcome(worker.job, error=value, attempts=worker.attempts), None
 
 
+@contextmanager
+def _environment(threads: int) -> Iterator[None]:
+    """Variables that the libraries read when they load, which in a spawned child is later."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+    wanted = dict.fromkeys(names, str(threads))
+    wanted["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compilers under every worker
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
 def _serve(pipe: Connection, task: Task, threads: int) -> None:
     """Life of a worker: jobs come by ``pipe`` until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -182,7 +197,7 @@ def _serve(pipe: Connection, task: Task, threads: int) -> None:
     while True:
         try:
             job = pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             return
         try:
             answer = ("done", task(job, lambda value: pipe.send(("progress", value))))

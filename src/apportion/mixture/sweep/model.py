@@ -31,7 +31,7 @@ RATE_WIDTH = 64
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Shape of the decoder: ``width`` features, ``layers``, ``heads``, ``hidden`` SwiGLU features."""
+    """Shape of the decoder: ``width`` features and ``hidden`` ones inside the SwiGLU."""
 
     width: int
     layers: int

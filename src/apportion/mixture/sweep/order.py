@@ -21,21 +21,11 @@ from jaxtyping import Float, Int, UInt16
 
 from apportion.errors import InputError
 from apportion.mixture.sweep.corpus import Corpus, FamilyTokens
-
-
-def block_counts(
-    ratios: Float[np.ndarray, " families"], blocks: int
-) -> Int[np.ndarray, " families"]:
-    """Blocks of every family by largest remainder; they sum to ``blocks`` exactly."""
-    exact = ratios / ratios.sum() * blocks
-    counts = np.floor(exact).astype(np.int64)
-    rest = blocks - int(counts.sum())
-    counts[np.argsort(-(exact - counts), kind="stable")[:rest]] += 1
-    return counts
+from apportion.mixture.sweep.shares import block_counts
 
 
 def run_blocks(tokens: int, length: int, batch: int) -> int:
-    """Blocks of a run of about ``tokens`` tokens: the nearest whole number of batches, at least 1."""
+    """Blocks of a run of about ``tokens``: the nearest whole number of batches, at least one."""
     return max(1, round(tokens / (length * batch))) * batch
 
 
@@ -54,7 +44,7 @@ def language_order(
 def family_blocks(
     family: FamilyTokens, blocks: int, stream: tuple[int, ...]
 ) -> tuple[UInt16[np.ndarray, "blocks time"], int]:
-    """First ``blocks`` blocks of one family in the order of seed ``stream``, and the epochs begun."""
+    """First ``blocks`` blocks of one family in the order of ``stream``, and the epochs begun."""
     owners = language_order(family.weights, blocks)
     rows = np.empty((blocks, family.valid.shape[1]), dtype=np.uint16)
     epochs = 0

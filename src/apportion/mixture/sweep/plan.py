@@ -32,7 +32,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: ``shape`` a name of ``SHAPES`` or ``WIDTHxLAYERSxHEADSxHIDDEN``; ``part`` a label."""
+    """One run: ``shape`` as ``parse_shape`` takes it, ``part`` a label for the table."""
 
     run: str
     shape: str

@@ -75,11 +75,11 @@ def sweep(
 
     ``data`` holds FAMILY/LANGUAGE.txt (or .jsonl, .parquet); ``out`` is a CSV with one row
     a run: ``run, part, params`` (non-embedding), ``tokens, seed``, then per family
-    ``ratio_`` (as planned; the tokens read match it to one block), ``loss_`` (nats per token on the family's own
-    held-out text) and ``bytes_per_token_``, and ``tokens_per_second``. The text's hash, its
-    unique tokens, the recipe and the machine are in ``OUT.manifest.json``. ``plan`` is a list,
-    a CSV or JSON file, or None for ``default_plan`` with ``seed``. ``max_epochs`` is how often
-    a language's text may be repeated.
+    ``ratio_`` (as planned; the tokens read match it to one block), ``loss_`` (nats per token on
+    the family's own held-out text) and ``bytes_per_token_``, and ``tokens_per_second``. The
+    text's hash, its unique tokens, the recipe and the machine are in ``OUT.manifest.json``.
+    ``plan`` is a list, a CSV or JSON file, or None for ``default_plan`` with ``seed``.
+    ``max_epochs`` is how often a language's text may be repeated.
 
     A second call with the same arguments resumes: finished runs are skipped, so that at most
     the runs in flight are lost to Ctrl-C or kill -9.
@@ -93,7 +93,7 @@ def sweep(
     recipe = recipe or Recipe()
     if not out.parent.is_dir():
         raise InputError(f"{out}: the folder {out.parent} does not exist; create it first")
-    with table.only_writer(out):  # also keeps two sweeps from building one cache
+    with table.only_writer(out):
         folder = Path(cache) if cache is not None else out.with_suffix(".corpus")
         corpus = prepare_corpus(Path(data), folder, settings)
         runs = _runs(plan, corpus, seed)

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt16
+from jaxtyping import UInt16
 from torch import Tensor
 
 from apportion.errors import InputError
