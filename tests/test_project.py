@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
+import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -68,3 +70,29 @@ def test_the_entry_points_can_be_run_and_parsed():
 def test_every_target_sets_up_what_it_needs(target):
     (rule,) = re.findall(rf"^{target}:(.*?)##", text("Makefile"), flags=re.MULTILINE)
     assert rule.split()[0] == "$(STAMP)"
+
+
+def test_the_wheel_holds_the_whole_package_and_nothing_else(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.iterdir()
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = next(name for name in names if name.endswith("/METADATA"))
+        requires = re.findall(r"^Requires-Dist: (.*)$", archive.read(metadata).decode(), re.M)
+    packed = {name for name in names if ".dist-info/" not in name}
+    source = ROOT / "src"
+    files = {
+        str(path.relative_to(source))
+        for path in (source / "apportion").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed == files
+    assert "apportion/py.typed" in packed
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    core = [line for line in requires if "extra ==" not in line]
+    assert not [line for line in core if re.match(r"torch|transformers|matplotlib|ray", line)]
