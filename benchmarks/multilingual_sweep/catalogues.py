@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import struct
 from collections.abc import Iterator
 
@@ -47,7 +48,7 @@ def read_pak(data: bytes) -> dict[int, str]:
     encoding, index = _pak_index(data)
     codec = "utf-16-le" if encoding == PAK_UTF16 else "utf-8"
     strings: dict[int, str] = {}
-    for (identifier, start), (_, end) in zip(index, index[1:], strict=False):
+    for (identifier, start), (_, end) in itertools.pairwise(index):
         if not start <= end <= len(data):
             raise CatalogueError(f"resource pack entry {identifier} lies outside the file")
         entry = data[start:end]

@@ -1,4 +1,4 @@
-"""Packages from the configured Debian mirror, checked against their sha256; nothing is installed."""
+"""Packages from the configured Debian mirror, checked by sha256; nothing is installed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def update_lists() -> None:
         When apt is absent, or the lists cannot be fetched.
     """
     if shutil.which("apt-get") is None:
-        raise PackageError("apt-get is not installed: run this on Debian or Ubuntu (a container does)")
+        raise PackageError(
+            "apt-get is not installed: run this on Debian or Ubuntu (a container does)"
+        )
     _run(["apt-get", "update", "-qq"])
 
 

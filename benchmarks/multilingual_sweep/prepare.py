@@ -32,9 +32,12 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sources import SOURCES, Source
 
+from apportion.errors import InputError
+from apportion.files import atomic_write, write_text
+
 HERE = Path(__file__).resolve().parent
-# Part of the cached folders' names: raise it when extraction changes, so that old ones are not used.
-EXTRACTION = 1
+# Part of the cached folders' names: raise it when extraction changes, and old ones go unused.
+EXTRACTION = 2
 SEED = 0
 SMALLEST_FILE = 40_000  # bytes; a language with less is left out
 
@@ -46,11 +49,8 @@ def default_out() -> Path:
 
 
 def _write(path: Path, lines: list[str]) -> None:
-    """All lines or nothing: written beside, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    beside.replace(path)
+    write_text(path, "".join(f"{line}\n" for line in lines))
 
 
 def extracted_folder(work: Path, candidate: Candidate) -> Path:
@@ -81,10 +81,20 @@ def take_package(source: Source, candidate: Candidate, work: Path, keep: bool) -
 
 
 def take_all(
-    sources: list[Source], found: dict[str, Candidate], work: Path, keep: bool, jobs: int, console: Console
+    sources: list[Source],
+    found: dict[str, Candidate],
+    work: Path,
+    keep: bool,
+    jobs: int,
+    console: Console,
 ) -> None:
     """All packages, with progress; the first that fails stops the rest and is named."""
-    columns = (TextColumn("packages"), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    columns = (
+        TextColumn("packages"),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
     with Progress(*columns, console=console) as progress, ProcessPoolExecutor(jobs) as pool:
         task = progress.add_task("", total=len(sources))
         tasks = [pool.submit(take_package, s, found[s.package], work, keep) for s in sources]
@@ -113,7 +123,11 @@ def write_family(
     seen = set(seen_english)
     rows: list[dict[str, str | int]] = []
     for language in (language for language in LANGUAGES.values() if language.family == family):
-        kept = english if language.code == "en" else select(paragraphs_of(language, folders), language, seen)
+        kept = (
+            english
+            if language.code == "en"
+            else select(paragraphs_of(language, folders), language, seen)
+        )
         size = sum(len(paragraph.encode()) + 1 for paragraph in kept)
         if size < SMALLEST_FILE:
             continue
@@ -135,10 +149,12 @@ def write_family(
     return rows
 
 
-def write_tables(rows: list[dict[str, str | int]], packages: list[dict[str, str]], folder: Path) -> None:
+def write_tables(
+    rows: list[dict[str, str | int]], packages: list[dict[str, str]], folder: Path
+) -> None:
     """sizes.csv and sources.csv."""
     for name, table in (("sizes.csv", rows), ("sources.csv", packages)):
-        with (folder / name).open("w", encoding="utf-8", newline="") as file:
+        with atomic_write(folder / name) as file:
             writer = csv.DictWriter(file, list(table[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(table)
@@ -156,7 +172,9 @@ def _needed(families: list[str]) -> list[Source]:
     return needed
 
 
-def prepare(families: list[str], out: Path, keep: bool, jobs: int, console: Console) -> dict[str, object]:
+def prepare(
+    families: list[str], out: Path, keep: bool, jobs: int, console: Console
+) -> dict[str, object]:
     """Fetch, extract and write everything; returns the provenance."""
     work = out.parent
     update_lists()
@@ -167,7 +185,9 @@ def prepare(families: list[str], out: Path, keep: bool, jobs: int, console: Cons
         console.print(f"[yellow]the mirror lacks {', '.join(missing)}: going on without")
     sources = [source for source in sources if source.package in found]
     if not sources:
-        raise PackageError("the mirror has none of the packages: Debian 12 (bookworm) has all of them")
+        raise PackageError(
+            "the mirror has none of the packages: Debian 12 (bookworm) has all of them"
+        )
     take_all(sources, found, work, keep, jobs, console)
     folders = [extracted_folder(work, found[source.package]) for source in sources]
     seen_english: set[bytes] = set()
@@ -194,20 +214,26 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=default_out(), help="default: %(default)s")
     parser.add_argument("--families", default=",".join(FAMILIES), help="default: %(default)s")
     parser.add_argument("--jobs", type=int, default=2, help="packages at a time (default: 2)")
-    parser.add_argument("--keep-packages", action="store_true", help="keep the .deb files (about 1.5 GB)")
+    parser.add_argument(
+        "--keep-packages", action="store_true", help="keep the .deb files (about 0.8 GB)"
+    )
     parser.add_argument("--json", action="store_true", help="print the provenance as JSON")
     arguments = parser.parse_args()
     families = [name.strip() for name in arguments.families.split(",")]
     unknown = [name for name in families if name not in FAMILIES]
     if unknown:
-        parser.error(f"--families takes some of {','.join(FAMILIES)}; unknown: {', '.join(unknown)}")
+        parser.error(
+            f"--families takes some of {','.join(FAMILIES)}; unknown: {', '.join(unknown)}"
+        )
     console = Console(stderr=True)
     if shutil.which("dpkg-deb") is None:
         console.print("[red]dpkg-deb is not installed: run this on Debian or Ubuntu")
         return 1
     try:
-        provenance = prepare(families, arguments.out, arguments.keep_packages, arguments.jobs, console)
-    except PackageError as error:
+        provenance = prepare(
+            families, arguments.out, arguments.keep_packages, arguments.jobs, console
+        )
+    except (PackageError, InputError, OSError) as error:
         console.print(f"[red]{error}", highlight=False)
         return 1
     if arguments.json:

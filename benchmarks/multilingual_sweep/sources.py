@@ -29,20 +29,21 @@ def _group(names: str, languages: str, licence: str, kind: Kind, pattern: str) -
     ]
 
 
-_GNU_MAN = "GPL-2+ and other free licences, page by page"
+_MAN = "GPL-3+ for the translations, free licences page by page for the originals"
+_MAN_EN = "Linux-man-pages-copyleft, GPL-1+, GPL-2+, BSD and Expat, page by page"
 _FIREFOX = "en-gb bn gu-in hi-in kn mr ne-np pa-in si ta te ur zh-cn zh-tw my be bg mk sr hr bs"
 _EDU = "da de en es fr it nb-no nl pt-br pt-pt zh-cn"
 
 SOURCES: tuple[Source, ...] = (
     *_group(
         "libreoffice-help-{}",
-        "en-us fr es pt pt-br it ca gl de nl da sv ru pl cs sl zh-cn zh-tw dz hi",
+        "en-us fr es pt-br it ca gl de nl da sv ru pl cs sl zh-cn zh-tw dz hi",
         "MPL-2.0",
         "tags",
         r"/libreoffice/help/([\w-]+)/text/.*\.html$",
     ),
     *_group("chromium-l10n", "", "BSD-3-Clause", "pak", r"/locales/([\w-]+)\.pak$"),
-    *_group("gnome-user-docs", "", "CC-BY-3.0", "tags", r"/help/([^/]+)/.*\.page$"),
+    *_group("gnome-user-docs", "", "CC-BY-SA-3.0", "tags", r"/help/([^/]+)/.*\.page$"),
     *_group(
         "debian-handbook",
         "",
@@ -53,38 +54,35 @@ SOURCES: tuple[Source, ...] = (
     *_group(
         "installation-guide-amd64",
         "",
-        "GPL-2+",
+        "GPL-2",
         "tags",
         r"/installation-guide-amd64/(\w+)/.*\.html$",
     ),
     *_group(
         "manpages-{}",
         "de es fr it nl pl pt-br ro cs da nb sv ru uk sr mk",
-        _GNU_MAN,
+        _MAN,
         "man",
         r"/man/([\w@]+)(?:\.UTF-8)?/man\d/.*\.gz$",
     ),
     *_group(
         "manpages-{}-dev",
         "de es fr it nl pl pt-br cs da ru uk",
-        _GNU_MAN,
+        _MAN,
         "man",
         r"/man/([\w@]+)(?:\.UTF-8)?/man\d/.*\.gz$",
     ),
-    *_group("manpages-zh", "", _GNU_MAN, "man", r"/man/([\w@]+)(?:\.UTF-8)?/man\d/.*\.gz$"),
-    *_group("manpages", "", _GNU_MAN, "man", r"/man()/man\d/.*\.gz$"),
-    *_group("manpages-dev", "", _GNU_MAN, "man", r"/man()/man\d/.*\.gz$"),
-    *_group("mediawiki", "", "GPL-2+", "message_json", r"/i18n/(?:.*/)?([\w-]+)\.json$"),
     *_group(
-        "wesnoth-1.16-data", "", "GPL-2+ and CC-BY-SA-4.0", "mo", r"/([\w@]+)/LC_MESSAGES/.*\.mo$"
-    ),
-    *_group(
-        "stellarium-data",
+        "manpages-zh",
         "",
-        "GPL-2+",
-        "tags",
-        r"/skycultures/.*/description\.([\w@]+)\.utf8$",
+        "GFDL-1.2+, GPL-2+, public domain, page by page",
+        "man",
+        r"/man/([\w@]+)(?:\.UTF-8)?/man\d/.*\.gz$",
     ),
+    *_group("manpages", "", _MAN_EN, "man", r"/man()/man\d/.*\.gz$"),
+    *_group("manpages-dev", "", _MAN_EN, "man", r"/man()/man\d/.*\.gz$"),
+    *_group("mediawiki", "", "GPL-2+", "message_json", r"/i18n/(?:.*/)?([\w-]+)\.json$"),
+    *_group("wesnoth-1.16-data", "", "GPL-2+", "mo", r"/([\w@]+)/LC_MESSAGES/.*\.mo$"),
     *_group(
         "wordpress-l10n",
         "",
@@ -100,12 +98,10 @@ SOURCES: tuple[Source, ...] = (
         r"/resource/([\w@-]+)/LC_MESSAGES/.*\.mo$",
     ),
     *_group("krita-l10n", "", "GPL-2+", "mo", r"/([\w@]+)/LC_MESSAGES/.*\.mo$"),
-    *_group(
-        "firefox-esr-l10n-{}", _FIREFOX, "MPL-2.0", "langpack", r"/langpack-([\w-]+)@.*\.xpi$"
-    ),
+    *_group("firefox-esr-l10n-{}", _FIREFOX, "MPL-2.0", "langpack", r"/langpack-([\w-]+)@.*\.xpi$"),
     *_group(
         "gimp-help-{}",
-        "en de es fr it pt pt-br ca ro nl sv nn da ru cs hr sl uk zh-cn",
+        "en nn hr uk zh-cn",
         "GFDL-1.2+",
         "tags",
         r"/gimp/2\.0/help/(\w+)/.*\.html$",

@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterator
 
 _SPACE = re.compile(r"\s+")
-_BETWEEN_HAN = re.compile(r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
+_BETWEEN_HAN = re.compile(
+    r"(?<=[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])"
+)
 
 
 def tidy(text: str) -> str:
@@ -20,14 +22,21 @@ def tidy(text: str) -> str:
     return _BETWEEN_HAN.sub("", _SPACE.sub(" ", text)).strip()
 
 
-_TAG = re.compile(r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[|\]\]>|<!?(/?)([A-Za-z][\w:.-]*)([^<>]*)>", re.S)
-_DROPPED = frozenset(
-    "script style pre head header footer nav aside info screen programlisting svg button math".split()
+def _words(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_TAG = re.compile(
+    r"<!--.*?-->|<\?.*?\?>|<!\[CDATA\[|\]\]>|<!?(/?)([A-Za-z][\w:.-]*)([^<>]*)>", re.S
 )
-_INLINE = frozenset(
-    "a abbr acronym app b big bdi bdo br cite cmd code dfn em emph file font gui guiseq i img input "
+_DROPPED = _words(
+    "script style pre head header footer nav aside info screen programlisting svg button math"
+)
+_INLINE = _words(
+    "a abbr acronym app b big bdi bdo br cite cmd code dfn em emph file font gui guiseq i img "
+    "input "
     "ins kbd key keyseq label link mark output q s samp small span strike strong sub sup sys "
-    "tt u var wbr".split()
+    "tt u var wbr"
 )
 
 
@@ -78,7 +87,17 @@ _ESCAPE = re.compile(
     r"|\[([^\]]*)\]|\((..)"
     r"|(.)|$)"
 )
-_PLAIN = {"-": "-", "e": "\\", "\\": "\\", " ": " ", "~": " ", "0": " ", "'": "'", "`": "`", ".": "."}
+_PLAIN = {
+    "-": "-",
+    "e": "\\",
+    "\\": "\\",
+    " ": " ",
+    "~": " ",
+    "0": " ",
+    "'": "'",
+    "`": "`",
+    ".": ".",
+}
 
 
 def _escape(match: re.Match[str]) -> str:
@@ -91,9 +110,18 @@ def _escape(match: re.Match[str]) -> str:
 
 
 _ARGUMENT = re.compile(r'"((?:[^"]|"")*)"?|(\S+)')
-_FONT = frozenset("B I SM SB BR RB IR RI BI IB R".split())
-_BREAK = frozenset("PP LP P IP HP TP TQ RS RE sp SH SS TH ce in ti bp".split())
-_OPEN = {"nf": "fi", "EX": "EE", "TS": "TE", "EQ": "EN", "SY": "YS", "de": ".", "ig": ".", "PS": "PE"}
+_FONT = _words("B I SM SB BR RB IR RI BI IB R")
+_BREAK = _words("PP LP P IP HP TP TQ RS RE sp SH SS TH ce in ti bp")
+_OPEN = {
+    "nf": "fi",
+    "EX": "EE",
+    "TS": "TE",
+    "EQ": "EN",
+    "SY": "YS",
+    "de": ".",
+    "ig": ".",
+    "PS": "PE",
+}
 
 
 def _request(line: str) -> tuple[str, str]:
@@ -145,7 +173,7 @@ _WIKI_LINK = re.compile(r"\[\[(?:[^\[\]|]*\|)?([^\[\]|]*)\]\]")
 _OUTER_LINK = re.compile(r"\[(?:https?:)?//\S+ ([^\]]*)\]")
 _BRACES = re.compile(r"\{\{([^{}]*)\}\}")
 _PLACEHOLDER = re.compile(
-    r"\$\{?\w+\}?|%\(\w+\)[sd]|%\d+\$[sd]|%[sdluif]\b|%\d\b|\{\s*[-$]?[\w-]*(?:\(\))?\s*\}|\{\{\w+\}\}"
+    r"\$\{?\w+\}?|%\(\w+\)[sd]|%\d+\$[sSd]|%[sSdluif](?!\w)|%\d\b|\{\s*[-$]?[\w-]*(?:\(\))?\s*\}|\{\{\w+\}\}"
 )
 
 
@@ -157,7 +185,9 @@ def _template(match: re.Match[str]) -> str:
 
 def _icu(text: str) -> str | None:
     """The `other` branch of ICU plural and select patterns; None when the braces do not close."""
-    while (match := re.search(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,", text)) is not None:
+    while (
+        match := re.search(r"\{\s*\w+\s*,\s*(?:plural|select|selectordinal)\s*,", text)
+    ) is not None:
         depth, branches, start, position = 1, {}, match.end(), match.end()
         key = ""
         while depth and position < len(text):
@@ -189,8 +219,12 @@ def strip_message(text: str) -> list[str]:
     resolved = _OUTER_LINK.sub(r"\1", _WIKI_LINK.sub(r"\1", resolved))
     resolved = resolved.replace("'''", "").replace("''", "")
     resolved = _PLACEHOLDER.sub("…", resolved)
-    resolved = re.sub(r"(?<!\w)[_&~](?=\w)|(?<=\w)[_~](?=[^\W\d_])|\(&\w\)", "", resolved)
-    return [paragraph for block in re.split(r"\n\s*\n|\\n\\n", resolved) for paragraph in strip_tags(block)]
+    resolved = re.sub(r"(?<!\w)[_&~](?=\w)|(?<=\w)~(?=\w)|\([&_]\w\)", "", resolved)
+    return [
+        paragraph
+        for block in re.split(r"\n\s*\n|\\n\\n", resolved)
+        for paragraph in strip_tags(block)
+    ]
 
 
 _FLUENT = re.compile(r"^(?:([\w-]+)|\s+\.([\w-]+)) *= *(.*)$")
