@@ -2,264 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import numpy as np
-import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 
 from apportion.errors import InputError
-from apportion.mixture.interval import bootstrap_weights, percentiles, spread_factor
+from apportion.mixture.identify import status_of
+from apportion.mixture.interval import bootstrap_weights
 from apportion.mixture.laws import get_law
 from apportion.mixture.laws.base import Conditions, Law, SeparableLaw
 from apportion.mixture.read import require_rows
-from apportion.mixture.runs import RunTable, conditions
-from apportion.mixture.solver import HUBER_DELTA, Problems, minimise
+from apportion.mixture.result import Fit, Status
+from apportion.mixture.runs import RunTable
+from apportion.mixture.solver import HUBER_DELTA, Minima, Problems, minimise
 from apportion.mixture.varpro import project
 
-if TYPE_CHECKING:
-    from apportion.mixture.optimize import Optimum
+__all__ = ["Fit", "Status", "fit", "stack"]
 
 # Starts per family. On the public tables and on synthetic ones four already agree; eight is cheap.
 _STARTS = 8
-Ratios = Mapping[str, float] | Sequence[float] | np.ndarray
-
-
-@dataclass(frozen=True)
-class Status:
-    """Whether the fit can be trusted, in words.
-
-    Attributes:
-        ok: converged, and every parameter is identified by the runs.
-        text: one sentence.
-        notes: what to know, one sentence each (unidentified exponents, rows left out, …).
-    """
-
-    ok: bool
-    text: str
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return "\n".join([self.text, *(f"- {note}" for note in self.notes)])
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A law fitted to runs: parameters, their bootstrap samples and what follows from them.
-
-    Attributes:
-        law: the law.
-        runs: the runs that it was fitted to.
-        theta: the law's internal coordinates per target.
-        objective: the Huber sum per target at its minimum.
-        used: which runs each target's fit could use.
-        samples: bootstrap refits, or None; all targets of a sample saw the same weights.
-        status: whether to trust it.
-        level: coverage of the intervals.
-        seed: seed of the bootstrap.
-    """
-
-    law: Law
-    runs: RunTable
-    theta: Float[np.ndarray, "targets q"]
-    objective: Float[np.ndarray, " targets"]
-    used: Bool[np.ndarray, "targets runs"]
-    samples: Float[np.ndarray, "samples targets q"] | None
-    status: Status
-    level: float = 0.9
-    seed: int = 0
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """Names of the ratio columns."""
-        return self.runs.families
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """Names of the families with a loss."""
-        return self.runs.targets
-
-    def log_loss(
-        self,
-        params: float,
-        tokens: float,
-        ratios: Float[np.ndarray, "mixtures families"],
-        theta: Float[np.ndarray, "*batch targets q"] | None = None,
-        unique: Float[np.ndarray, " families"] | None = None,
-    ) -> Float[np.ndarray, "*batch mixtures targets"]:
-        """Log of the predicted loss for many mixtures at one size (`samples` may be `theta`)."""
-        theta = self.theta if theta is None else theta
-        return np.stack(
-            [
-                self.law.log_loss(theta[..., k, :], at)
-                for k, at in enumerate(self._conditions(params, tokens, ratios, unique))
-            ],
-            axis=-1,
-        )
-
-    def ratio_gradient(
-        self,
-        params: float,
-        tokens: float,
-        ratios: Float[np.ndarray, "mixtures families"],
-        theta: Float[np.ndarray, "*batch targets q"] | None = None,
-        unique: Float[np.ndarray, " families"] | None = None,
-    ) -> Float[np.ndarray, "*batch mixtures targets families"]:
-        """Derivative of `log_loss` by every ratio, families in the order of the table."""
-        theta = self.theta if theta is None else theta
-        slopes: list[np.ndarray] = []
-        for k, at in enumerate(self._conditions(params, tokens, ratios, unique)):
-            own = self.runs.family_index(self.targets[k])
-            order = np.r_[own, np.delete(np.arange(len(self.families)), own)]
-            slopes.append(self.law.ratio_gradient(theta[..., k, :], at)[..., np.argsort(order)])
-        return np.stack(slopes, axis=-2)
-
-    def _conditions(
-        self, params: float, tokens: float, ratios: np.ndarray, unique: np.ndarray | None
-    ) -> list[Conditions]:
-        shape = np.ones(len(ratios))
-        if unique is None:
-            unique = self.runs.unique_tokens
-        return [
-            conditions(
-                params * shape, tokens * shape, ratios, self.runs.family_index(target), unique
-            )
-            for target in self.targets
-        ]
-
-    def predict(
-        self,
-        params: float,
-        tokens: float,
-        ratios: Ratios,
-        *,
-        supply: Mapping[str, float] | None = None,
-    ) -> pd.DataFrame:
-        """Predicted loss of every family, with the interval of its expectation.
-
-        Args:
-            params: non-embedding parameters N.
-            tokens: training tokens D.
-            ratios: share of every family, by name or in table order; they sum to 1.
-            supply: unique tokens per family, for laws that know repetition.
-
-        Returns:
-            Columns `family`, `loss` (nats per token), `low`, `high` (NaN without a bootstrap), and
-            `bits_per_byte` where the runs have bytes per token.
-
-        Raises:
-            InputError: unknown families, or ratios that do not sum to 1.
-        """
-        shares = self.shares(ratios)[None]
-        unique = None if supply is None else self.amounts(supply)
-        point = np.exp(self.log_loss(params, tokens, shares, unique=unique))[0]
-        low = high = np.full(len(point), np.nan)
-        if self.samples is not None:
-            drawn = np.exp(self.log_loss(params, tokens, shares, self.samples, unique))[:, 0]
-            low, high = self.interval(point, drawn)
-        frame = pd.DataFrame({"family": self.targets, "loss": point, "low": low, "high": high})
-        if self.runs.bytes_per_token is not None:
-            density = self.runs.bytes_per_token.mean(axis=0)
-            frame["bits_per_byte"] = point / density / np.log(2.0)
-        return frame
-
-    def interval(
-        self, point: Float[np.ndarray, "*shape"], samples: Float[np.ndarray, "samples *shape"]
-    ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
-        """Interval at `level` from bootstrap values (see `interval.percentiles`)."""
-        count = int(self.used.sum(axis=1).min())
-        return percentiles(point, samples, self.level, spread_factor(count, self.theta.shape[-1]))
-
-    def shares(self, ratios: Ratios) -> Float[np.ndarray, " families"]:
-        """Ratios in table order, checked.
-
-        Raises:
-            InputError: unknown family, wrong count, negative, or a sum that is not 1.
-        """
-        if isinstance(ratios, Mapping):
-            values = np.zeros(len(self.families))
-            for family, share in ratios.items():
-                values[self.runs.family_index(family)] = share
-        else:
-            values = np.asarray(ratios, dtype=float)
-        if values.shape != (len(self.families),):
-            raise InputError(
-                f"expected {len(self.families)} ratios ({', '.join(self.families)}), "
-                f"got {values.size}"
-            )
-        total = float(values.sum())
-        if not np.isfinite(values).all() or (values < 0).any() or abs(total - 1) > 1e-3:
-            listed = ", ".join(f"{f}={v:g}" for f, v in zip(self.families, values, strict=True))
-            raise InputError(
-                f"expected ratios >= 0 that sum to 1, got a sum of {total:g} ({listed})"
-            )
-        return values / total
-
-    def amounts(self, supply: Mapping[str, float]) -> Float[np.ndarray, " families"]:
-        """Tokens per family in table order; families that are not named are unlimited."""
-        values = np.full(len(self.families), np.inf)
-        for family, amount in supply.items():
-            if not amount > 0:
-                raise InputError(f"expected a positive number of tokens for {family}: {amount!r}")
-            values[self.runs.family_index(family)] = float(amount)
-        return values
-
-    @property
-    def parameters(self) -> pd.DataFrame:
-        """One row a target and parameter: `family`, `parameter`, `value`, `low`, `high`, `meaning`.
-
-        Amplitudes are shown on their own scale (N counts in millions, D in billions).
-        """
-        stated = self.law.parameters(len(self.families))
-        amplitude = np.array([p.kind == "amplitude" for p in stated])
-        value = _shown(self.theta, amplitude)
-        low = high = np.full(value.shape, np.nan)
-        if self.samples is not None:
-            low, high = self.interval(value, _shown(self.samples, amplitude))
-        rows = [
-            (target, p.symbol, value[t, q], low[t, q], high[t, q], p.meaning)
-            for t, target in enumerate(self.targets)
-            for q, p in enumerate(stated)
-        ]
-        names = ["family", "parameter", "value", "low", "high", "meaning"]
-        return pd.DataFrame(rows, columns=names)
-
-    def residuals(self) -> Float[np.ndarray, "runs targets"]:
-        """log predicted - log observed; NaN for runs that the law cannot use."""
-        out = np.full(self.runs.losses.shape, np.nan)
-        for k, target in enumerate(self.targets):
-            value = self.law.log_loss(self.theta[k], self.runs.conditions(target))
-            keep = self.used[k]
-            out[keep, k] = (value - np.log(self.runs.losses[:, k]))[keep]
-        return out
-
-    def quality(self) -> pd.DataFrame:
-        """Fit of every target: `family`, `runs`, `r2` (of the loss), `mean_relative_error`."""
-        residual = self.residuals()
-        rows: list[tuple[str, int, float, float]] = []
-        for k, target in enumerate(self.targets):
-            keep = self.used[k]
-            seen = self.runs.losses[keep, k]
-            error = seen * np.expm1(residual[keep, k])
-            total = float(((seen - seen.mean()) ** 2).sum())
-            r2 = 1.0 - float((error**2).sum()) / total if total > 0 else float("nan")
-            rows.append((target, int(keep.sum()), r2, float(np.abs(error / seen).mean())))
-        return pd.DataFrame(rows, columns=["family", "runs", "r2", "mean_relative_error"])
-
-    def optimize(self, params: float, tokens: float, **options: Any) -> Optimum:
-        """The optimal sampling ratios at that size; see `apportion.mixture.optimize.optimize`."""
-        from apportion.mixture.optimize import optimize
-
-        return optimize(self, params, tokens, **options)
-
-    def save(self, path: str | Path) -> None:
-        """Write the fit as JSON, with its runs, so that one file is enough to go on."""
-        from apportion.mixture.fitfile import save_fit
-
-        save_fit(self, path)
+# All starts take some steps at a smooth delta; the best of each family go on to the real one.
+_SMOOTH_DELTA = 1e-1
+_SCREENING_STEPS = 20
+_POLISHED = 3
+_POLISH_DELTAS = (3e-2, 1e-2, 3e-3, HUBER_DELTA)
 
 
 def fit(
@@ -287,8 +54,6 @@ def fit(
         InputError: unknown law, fewer usable runs than parameters, or runs over several (N, D) for
             a law that has no term for them.
     """
-    from apportion.mixture.identify import status_of
-
     law = get_law(law)
     _check_request(law, runs, bootstrap, level)
     views = [runs.conditions(target) for target in runs.targets]
@@ -303,13 +68,8 @@ def fit(
     ]
     source = np.repeat(np.arange(len(views)), [len(s) for s in starts])
     problems = Problems(at, log_loss, source, used[source].astype(float))
-    found = minimise(law, problems, np.concatenate(starts))
-    best = np.array(
-        [
-            np.flatnonzero(source == k)[found.objective[source == k].argmin()]
-            for k in range(len(views))
-        ]
-    )
+    found, source = _best_starts(law, problems, np.concatenate(starts))
+    best = np.array([_least(found.objective, source == k) for k in range(len(views))])
     theta = found.theta[best]
     samples = None
     if bootstrap:
@@ -354,15 +114,32 @@ def _refit(
     return found.theta.reshape(samples, targets, -1)
 
 
+def _best_starts(
+    law: Law, problems: Problems, start: Float[np.ndarray, "b q"]
+) -> tuple[Minima, Int[np.ndarray, " kept"]]:
+    """Minima from the most promising starts of every source, and the source of each.
+
+    Every start gets a few steps on a smooth objective; only those that lead there are polished.
+    """
+    source = problems.source
+    first = minimise(law, problems, start, deltas=(_SMOOTH_DELTA,), iterations=_SCREENING_STEPS)
+    kept: list[int] = []
+    for k in range(int(source.max()) + 1):
+        mine = np.flatnonzero(source == k)
+        kept += mine[np.argsort(first.objective[mine], kind="stable")[:_POLISHED]].tolist()
+    rows = np.array(kept)
+    found = minimise(law, problems.take(rows), first.theta[rows], deltas=_POLISH_DELTAS)
+    return found, source[rows]
+
+
+def _least(values: np.ndarray, rows: np.ndarray) -> int:
+    return int(np.flatnonzero(rows)[values[rows].argmin()])
+
+
 def _starts(law: Law, at: Conditions, log_loss: np.ndarray, weights: np.ndarray) -> np.ndarray:
     if isinstance(law, SeparableLaw):
         return project(law, at, log_loss, weights, _STARTS)
     return law.starts(at, log_loss)
-
-
-def _shown(theta: np.ndarray, amplitude: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return np.where(amplitude, np.exp(theta), theta)
 
 
 def _check_request(law: Law, runs: RunTable, bootstrap: int, level: float) -> None:

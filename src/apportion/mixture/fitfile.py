@@ -21,7 +21,7 @@ from apportion.mixture.runs import RunTable
 from apportion.mixture.solver import huber
 
 if TYPE_CHECKING:
-    from apportion.mixture.fit import Fit
+    from apportion.mixture.result import Fit
 
 _FORMAT = 1
 Matrix = list[list[float]]
@@ -49,6 +49,7 @@ class _Status(_Strict):
     ok: bool
     text: str
     notes: list[str]
+    undetermined: list[tuple[str, str]]
 
 
 class _File(_Strict):
@@ -87,7 +88,12 @@ def save_fit(fit: Fit, path: str | Path) -> None:
         theta=fit.theta.tolist(),
         objective=fit.objective.tolist(),
         samples=None if fit.samples is None else fit.samples.tolist(),
-        status=_Status(ok=fit.status.ok, text=fit.status.text, notes=list(fit.status.notes)),
+        status=_Status(
+            ok=fit.status.ok,
+            text=fit.status.text,
+            notes=list(fit.status.notes),
+            undetermined=list(fit.status.undetermined),
+        ),
         runs=_Runs(
             run=list(runs.run),
             params=runs.params.tolist(),
@@ -117,7 +123,7 @@ def load(path: str | Path) -> Fit:
         InputError: not such a file, another format, a wrong field (named), or parameters that do
             not belong to the stored runs.
     """
-    from apportion.mixture.fit import Fit, Status
+    from apportion.mixture.result import Fit, Status
 
     raw = read_json(path)
     if not isinstance(raw, dict) or "format" not in raw or "law" not in raw:
@@ -148,7 +154,8 @@ def load(path: str | Path) -> Fit:
         shape = (len(content.samples), *theta.shape)
         samples = _array(path, "samples", content.samples, shape)
     objective = _array(path, "objective", content.objective, (len(runs.targets),))
-    status = Status(content.status.ok, content.status.text, tuple(content.status.notes))
+    stated = content.status
+    status = Status(stated.ok, stated.text, tuple(stated.notes), tuple(stated.undetermined))
     fit = Fit(law, runs, theta, objective, used, samples, status, content.level, content.seed)
     _check_belongs(path, fit)
     return fit

@@ -10,14 +10,16 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from apportion.budget import format_count
-from apportion.mixture.fit import Status
 from apportion.mixture.laws.base import LOG_ZERO, Law
+from apportion.mixture.result import Status
 from apportion.mixture.runs import RunTable
 
 # A decade: below it a power law and a constant can hardly be told apart at usual noise.
 _DECADE = 10.0
 # An exponent whose standard error is above this share of its value is not determined.
 _LARGEST_ERROR = 0.5
+# Runs or families that a note names before it counts.
+_NAMED = 5
 
 
 def status_of(
@@ -29,21 +31,25 @@ def status_of(
 ) -> Status:
     """The status of a fit in words: converged, identified, rows left out, terms that vanished."""
     blocking = [] if converged else ["the solver did not settle; treat every number as a guess"]
-    blocking += _design_notes(law, runs)
-    notes = [*_unused_notes(law, runs, used), *_vanished_notes(law, runs, theta)]
-    loose = loose_exponents(law, runs, theta, used)
-    if loose and not blocking:
+    single, narrow, open_terms = _design_notes(law, runs)
+    blocking += single
+    notes = [*narrow, *_unused_notes(law, runs, used), *_vanished_notes(law, runs, theta)]
+    loose = {(target, s) for target in runs.targets for s in open_terms}
+    loose |= set(loose_exponents(law, runs, theta, used))
+    symbols = [p.symbol for p in law.parameters(len(runs.families))]
+    loose = [(t, s) for t in runs.targets for s in symbols if (t, s) in loose]
+    if loose and not single:
         listed = ", ".join(f"{symbol} of {target}" for target, symbol in loose)
         notes.append(
             f"not determined by these runs (standard error above half the value): {listed}; "
             "predictions within the range of the runs hold, the exponents themselves do not"
         )
-    if blocking:
-        return Status(False, f"{law.name}: fitted, but not to be trusted", (*blocking, *notes))
     text = f"{law.name}: converged on {len(runs)} runs for {len(runs.targets)} families"
-    return Status(
-        not loose, text if not loose else f"{text}, not all exponents determined", (*notes,)
-    )
+    if blocking:
+        text = f"{law.name}: fitted, but not to be trusted"
+    elif loose:
+        text += ", not all exponents determined"
+    return Status(not (blocking or loose), text, (*blocking, *notes), tuple(loose))
 
 
 def standard_errors(
@@ -96,41 +102,54 @@ def loose_exponents(
     ]
 
 
-def _design_notes(law: Law, runs: RunTable) -> list[str]:
-    notes: list[str] = []
-    for need, label, exponent, values in (
-        ("params", "N", "alpha", runs.params),
-        ("tokens", "D", "beta", runs.tokens),
+def _design_notes(law: Law, runs: RunTable) -> tuple[list[str], list[str], list[str]]:
+    """Notes on sizes that do not vary, on sizes that vary little, and symbols left open."""
+    single: list[str] = []
+    narrow: list[str] = []
+    open_terms: list[str] = []
+    for need, label, exponent, amplitude, values in (
+        ("params", "N", "alpha", "A", runs.params),
+        ("tokens", "D", "beta", "B", runs.tokens),
     ):
         if need not in law.needs:
             continue
         span = float(values.max() / values.min())
         if span == 1.0:
-            notes.append(
+            open_terms += [exponent, amplitude]
+            single.append(
                 f"all runs have one {label} ({format_count(float(values[0]))}): {exponent} and its "
                 f"term cannot be told from the constant, so nothing follows for another {label}; "
                 f"add runs at a second and third {label}"
             )
         elif span < _DECADE:
-            notes.append(
+            narrow.append(
                 f"{label} spans a factor of {span:.3g} only (a decade is the least that separates "
-                f"a power law from a constant): {exponent} is weakly determined"
+                f"a power law from a constant): {exponent} is weakly determined, and predictions "
+                f"for another {label} rest on the form of the law"
             )
     if "ratio" in law.needs and len(np.unique(runs.mixtures())) == 1:
-        notes.append("all runs have one mixture: nothing follows for other ratios; vary them")
-    return notes
+        single.append("all runs have one mixture: nothing follows for other ratios; vary them")
+    return single, narrow, open_terms
 
 
 def _unused_notes(law: Law, runs: RunTable, used: np.ndarray) -> list[str]:
+    left = [(target, np.flatnonzero(~used[k])) for k, target in enumerate(runs.targets)]
+    left = [(target, rows) for target, rows in left if len(rows)]
+    if len(left) > _NAMED:
+        counts = ", ".join(f"{target} {len(rows)}" for target, rows in left)
+        return [
+            f"runs whose ratio of a family is 0 say nothing about it under the {law.name} law; "
+            f"left out of {len(runs)}: {counts}"
+        ]
     notes: list[str] = []
-    for k, target in enumerate(runs.targets):
-        left = [runs.run[row] for row in np.flatnonzero(~used[k])]
-        if left:
-            listed = ", ".join(left[:5]) + (f" and {len(left) - 5} more" if len(left) > 5 else "")
-            notes.append(
-                f"{len(left)} of {len(runs)} runs say nothing about {target} under the {law.name} "
-                f"law, because its ratio is 0 there: {listed}"
-            )
+    for target, rows in left:
+        listed = ", ".join(runs.run[row] for row in rows[:_NAMED])
+        if len(rows) > _NAMED:
+            listed += f" and {len(rows) - _NAMED} more"
+        notes.append(
+            f"{len(rows)} of {len(runs)} runs say nothing about {target} under the {law.name} "
+            f"law, because its ratio is 0 there: {listed}"
+        )
     return notes
 
 

@@ -318,7 +318,8 @@ class _Descent:
         hessian = hessian * (~held[:, :, None] & ~held[:, None, :])
         diagonal = np.einsum("bqq->bq", hessian)
         # The ridge keeps flat directions solvable without moving them far.
-        diagonal += 1e-10 * scale + 1e-12 * scale.max(axis=1, keepdims=True) + 1e-300
+        largest = np.maximum(scale, diagonal)
+        diagonal += 1e-10 * largest + 1e-12 * largest.max(axis=1, keepdims=True) + 1e-300
         diagonal[held] = 1.0
         inverse = np.linalg.inv(hessian)
         step = -(inverse @ gradient[..., None])[..., 0]
