@@ -194,15 +194,50 @@ def test_the_sound_table_is_read(tmp_path: Path) -> None:
     assert table.bytes_per_token is not None
 
 
+@st.composite
+def edited_cells(draw: st.DrawFn) -> Grid:
+    """The sound table with one or two numbers replaced or nudged, and all else in order."""
+    grid: Grid = [list(HEADER), *[list(row) for row in ROWS]]
+    for _ in range(draw(st.sampled_from([1, 1, 2]))):
+        row = grid[draw(st.integers(1, len(ROWS)))]
+        column = draw(st.integers(0, len(HEADER) - 1))
+        kind = draw(st.sampled_from(["strange", "strange", "number", "nudge ratios"]))
+        if kind == "strange":
+            row[column] = draw(st.sampled_from(STRANGE))
+        elif kind == "number":
+            row[column] = draw(st.one_of(st.floats(), st.integers()))
+        else:
+            factor = draw(st.floats(0.9985, 1.0015))
+            row[6:8] = [float(cell) * factor if _is_float(cell) else cell for cell in row[6:8]]
+    return grid
+
+
+def _is_float(cell: Any) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
 @pytest.mark.fuzz
 @settings(max_examples=examples(200))
+@given(grid=edited_cells())
+def test_damaged_cells(tmp_path_factory: pytest.TempPathFactory, grid: Grid) -> None:
+    path = tmp_path_factory.getbasetemp() / "cells.csv"
+    path.write_bytes(csv_bytes(grid))
+    outcome(path)
+
+
+@pytest.mark.fuzz
+@settings(max_examples=examples(100))
 @given(
     grid=grids(),
     options=st.one_of(st.just({}), OPTIONS),
     delimiter=st.sampled_from([*[","] * 9, ";", "\t", "|"]),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
 )
-def test_damaged_cells_columns_and_headers(
+def test_damaged_columns_rows_and_headers(
     tmp_path_factory: pytest.TempPathFactory,
     grid: Grid,
     options: dict[str, Any],
@@ -219,9 +254,12 @@ def damaged_bytes(draw: st.DrawFn, sound: bytes) -> bytes:
     data = bytearray(sound)
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 4]))):
         at = draw(st.integers(0, len(data)))
-        kind = draw(st.sampled_from(["set", "set", "insert", "delete", "cut", "repeat"]))
+        kind = draw(
+            st.sampled_from(["set", "set", "set", "set", "insert", "delete", "cut", "repeat"])
+        )
         if kind == "set" and at < len(data):
-            data[at] = draw(st.integers(0, 255))
+            # Bytes that mean something to the format do more than others.
+            data[at] = draw(st.one_of(st.sampled_from(b'",;\n\r\t.-e0\0\xff'), st.integers(0, 255)))
         elif kind == "insert":
             data[at:at] = draw(st.binary(min_size=1, max_size=8))
         elif kind == "delete":
