@@ -30,9 +30,9 @@ PROPOSED = Path(__file__).parent / "proposed.json"
 FAMILIES = ("germanic", "indic", "romance", "sino_tibetan", "slavic")
 
 SHAPES = ("0.05M", "0.2M", "0.6M")
-TOKENS = (300_000, 600_000, 1_200_000)
-HELDOUT_SHAPE, HELDOUT_TOKENS = "4.8M", 2_400_000
-PROPOSED_SHAPE, PROPOSED_TOKENS = "2.4M", 600_000
+TOKENS = (250_000, 500_000, 1_000_000)
+HELDOUT_SHAPE, HELDOUT_TOKENS = "4.8M", 2_000_000
+PROPOSED_SHAPE, PROPOSED_TOKENS = "2.4M", 500_000
 SEEDS = (0, 1, 2)
 RECIPE = Recipe()
 

@@ -86,7 +86,7 @@ def test_folders_without_families_or_languages_are_refused(tmp_path: Path) -> No
 def test_a_family_too_small_to_split_is_named(tmp_path: Path) -> None:
     write_text(tmp_path / "text")
     (tmp_path / "text/gamma/ga.txt").write_text("абвг абвг\n" * 5)
-    with pytest.raises(InputError, match="family gamma: .* tokens"):
+    with pytest.raises(InputError, match=r"family gamma: .* tokens"):
         prepare_corpus(tmp_path / "text", tmp_path / "cache", TINY)
 
 

@@ -12,7 +12,7 @@ VALID = {"even": 0, "odd": 1}
 
 
 def text(kind: int, blocks: int, seed: int) -> np.ndarray:
-    """Blocks in which every token is the one before plus 2, modulo 40, from an even or odd start."""
+    """Blocks that count by twos, modulo 40, from an even (0) or odd (1) start."""
     starts = np.random.default_rng(seed).integers(0, 20, (blocks, 1)) * 2 + kind
     return ((starts + 2 * np.arange(17)) % 40).astype(np.uint16)
 

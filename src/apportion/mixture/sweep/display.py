@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, runtime_checkable
 
 from apportion.errors import require
 from apportion.mixture.sweep.corpus import CorpusSettings
@@ -18,6 +18,7 @@ from apportion.mixture.sweep.plan import PlannedRun
 from apportion.mixture.sweep.train import RunResult
 
 
+@runtime_checkable
 class HasRun(Protocol):
     """A job of the sweep."""
 
@@ -52,7 +53,7 @@ class Display:
         self.bar = rich.Progress(*columns, "{task.fields[words]}", console=console)
         self.task = self.bar.add_task("sweep", total=sum(self.costs.values()) or 1, words="")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Display:
         if self.bar is not None:
             self.bar.start()
         self._say(f"{self.total - self.finished} runs to do, {self.finished} done before")

@@ -79,7 +79,7 @@ def square(families: int, step: int, span: float) -> Float[np.ndarray, "families
 def default_plan(
     families: Sequence[str],
     shapes: Sequence[str] = ("0.05M", "0.2M", "0.6M"),
-    tokens: Sequence[int] = (300_000, 600_000, 1_200_000),
+    tokens: Sequence[int] = (250_000, 500_000, 1_000_000),
     *,
     seed: int = 0,
     repeats: int = 6,

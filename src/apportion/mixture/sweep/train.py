@@ -45,10 +45,10 @@ class Recipe:
     (two to three times faster, half a minute per shape).
     """
 
-    rate: float = 6e-3
-    embedding_rate: float = 6e-3
+    rate: float = 8e-3
+    embedding_rate: float = 4e-3
     warmup: float = 0.05
-    decay: float = 0.0
+    decay: float = 0.5
     average: float = 0.5
     weight_decay: float = 0.1
     beta1: float = 0.9
