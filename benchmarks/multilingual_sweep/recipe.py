@@ -6,7 +6,8 @@
 Every candidate trains uniformly over the families with each seed. ``loss`` is the mean
 held-out loss over families and seeds in nats per token; ``seed_sd`` the standard deviation
 between seeds, root mean square over the families; ``seed_sd_mean`` that of the mean over
-families. A schedule is DECAY/AVERAGE, both shares of the run's steps.
+families. A schedule is DECAY/AVERAGE, both shares of the run's steps; ``text`` begins the hash
+of the corpus.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    prepare_corpus(options.data, options.cache, CorpusSettings())
+    text = prepare_corpus(options.data, options.cache, CorpusSettings()).digest[:12]
     trials = [
         Trial(str(options.cache), shape, tokens, recipe, seed)
         for shape, tokens, recipe in candidates(options)
@@ -149,7 +150,12 @@ def main() -> None:
         key = (trial.shape, trial.tokens, trial.recipe)
         done[key].append(outcome.result)
         if len(done[key]) == options.seeds:
-            row = {"shape": trial.shape, "tokens": trial.tokens, "seeds": options.seeds}
+            row = {
+                "text": text,
+                "shape": trial.shape,
+                "tokens": trial.tokens,
+                "seeds": options.seeds,
+            }
             row |= asdict(trial.recipe) | summary(done[key])
             row |= {
                 "machine": f"{platform.machine()} x{os.cpu_count()}",
