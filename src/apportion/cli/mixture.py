@@ -6,7 +6,13 @@ from collections.abc import Callable
 
 import typer
 
-from apportion.cli import mixture_count, mixture_diagnose, mixture_fit
+from apportion.cli import (
+    mixture_count,
+    mixture_diagnose,
+    mixture_fit,
+    mixture_optimize,
+    mixture_sweep,
+)
 
 app = typer.Typer(
     name="mixture",
@@ -18,7 +24,10 @@ app = typer.Typer(
 COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "fit": (mixture_fit.fit, mixture_fit.FIT_EXAMPLES),
     "predict": (mixture_fit.predict, mixture_fit.PREDICT_EXAMPLES),
+    "optimize": (mixture_optimize.optimize, mixture_optimize.OPTIMIZE_EXAMPLES),
     "diagnose": (mixture_diagnose.diagnose, mixture_diagnose.DIAGNOSE_EXAMPLES),
+    "compare": (mixture_diagnose.compare, mixture_diagnose.COMPARE_EXAMPLES),
+    "sweep": (mixture_sweep.sweep, mixture_sweep.SWEEP_EXAMPLES),
     "count": (mixture_count.count, mixture_count.COUNT_EXAMPLES),
 }
 """Every command, and the examples in its help; the tests run them."""

@@ -16,6 +16,11 @@ DIAGNOSE_EXAMPLES = (
     "apportion mixture diagnose runs.csv --group-by romance=west,germanic=west "
     "--request 1.2B:50B:romance=.3,germanic=.3,slavic=.4",
 )
+COMPARE_EXAMPLES = (
+    "apportion mixture compare runs.csv --law family --law additive --law transfer "
+    "--holdout largest-params",
+    'apportion mixture compare runs.csv --holdout "params>=1e6"',
+)
 
 
 @reads_runs
@@ -59,4 +64,44 @@ def diagnose(
             alpha=alpha,
         )
     show.text(str(found).rstrip())
+    show.result(found.to_dict())
+
+
+@reads_runs
+def compare(
+    runs: Any,
+    law: Annotated[
+        list[str] | None, typer.Option(help="A law to compare (repeat); all by default.")
+    ] = None,
+    holdout: Annotated[
+        str | None,
+        typer.Option(
+            help='Which runs to predict: a condition such as "params>=1e9", largest-params, '
+            "largest-tokens, folds:5 (the default) or unseen-mixtures:0.2."
+        ),
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="Predict the runs of this table instead (own layout).")
+    ] = None,
+    baselines: Annotated[
+        bool, typer.Option(help="Also the nearest mixture and regressions.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of random divisions.")] = 0,
+    json: Json = False,
+) -> None:
+    """Fit several laws to some runs and see how well each predicts the others."""
+    from apportion.mixture import compare as compare_laws
+    from apportion.mixture import read_runs
+
+    show = Output(json)
+    with show.working("comparing"):
+        found = compare_laws(
+            runs,
+            law or None,
+            holdout=holdout,
+            test=None if test is None else read_runs(test),
+            baselines=baselines,
+            seed=seed,
+        )
+    show.text(found)
     show.result(found.to_dict())

@@ -18,10 +18,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from apportion.mixture.compare import Comparison, compare
 from apportion.mixture.diagnose import Diagnosis, diagnose
 from apportion.mixture.fit import fit
 from apportion.mixture.fitfile import load
 from apportion.mixture.laws import LAWS, Law, get_law, with_repetition
+from apportion.mixture.optimize import optimize
+from apportion.mixture.optimum import Gain, Optimum
 from apportion.mixture.profile import Profile, profile
 from apportion.mixture.read import ModelShape, concat_runs, read_runs, write_runs
 from apportion.mixture.regroup import merge_families
@@ -34,14 +37,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAWS",
+    "Comparison",
     "Diagnosis",
     "Fit",
+    "Gain",
     "Law",
     "ModelShape",
+    "Optimum",
     "Profile",
     "RunTable",
     "Status",
     "Supply",
+    "compare",
     "concat_runs",
     "count",
     "diagnose",
@@ -49,6 +56,7 @@ __all__ = [
     "get_law",
     "load",
     "merge_families",
+    "optimize",
     "parse_supply",
     "profile",
     "read_runs",

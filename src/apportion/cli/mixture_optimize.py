@@ -1,0 +1,117 @@
+"""`apportion mixture optimize`: sampling ratios for a size and a budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.cli.mixture_fit import FitFile, Params, Tokens
+from apportion.cli.output import Output
+from apportion.cli.reading import Json
+from apportion.cli.values import repeated, shares
+
+OPTIMIZE_EXAMPLES = (
+    "apportion mixture optimize fit.json --params 1.2B --tokens 50B -o ratios.json",
+    "apportion mixture optimize fit.json --params 1.2B --tokens 50B --supply supply.json "
+    "--max-epochs 4 --floor slavic=.05",
+)
+
+_SHARE = "FAMILY=SHARE"
+
+
+def optimize(
+    fit: FitFile,
+    params: Params,
+    tokens: Tokens,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="normalized, total, worst, target:FAMILY, or weights of the normalized losses "
+            "such as romance=2,slavic=1."
+        ),
+    ] = "normalized",
+    floor: Annotated[
+        list[str] | None, typer.Option(help="Least share (repeat).", metavar=_SHARE)
+    ] = None,
+    cap: Annotated[
+        list[str] | None, typer.Option(help="Largest share (repeat).", metavar=_SHARE)
+    ] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option(help="Given share (repeat).", metavar=_SHARE)
+    ] = None,
+    supply: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of every family: romance=3B,… or what `count -o` wrote.", metavar="SUPPLY"
+        ),
+    ] = None,
+    max_epochs: Annotated[
+        float | None, typer.Option(help="The most passes over a family's supply.")
+    ] = None,
+    repetition: Annotated[
+        bool, typer.Option("--repetition", help="Discount repeated tokens.")
+    ] = False,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens of every family for the mixtures to compare with, if not the supply.",
+            metavar="SUPPLY",
+        ),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(help="A further mixture to compare with (repeat).", metavar="NAME:RATIOS"),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Exponent of the temperature mixture.")] = 0.3,
+    force: Annotated[
+        bool, typer.Option("--force", help="Go on with a fit that does not support the objective.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write ratios and everything else as JSON.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Propose sampling ratios, and say what they gain over plain ones."""
+    from apportion.files import write_json
+    from apportion.mixture import load
+    from apportion.mixture import optimize as best_ratios
+
+    show = Output(json)
+    with show.working("optimising"):
+        best = best_ratios(
+            load(fit),
+            params,
+            tokens,
+            objective=shares(objective, "weights") if "=" in objective else objective,
+            floors=_shares(floor, "--floor"),
+            caps=_shares(cap, "--cap"),
+            fixed=_shares(fix, "--fix"),
+            supply=supply,
+            max_epochs=max_epochs,
+            repetition=repetition,
+            sizes=sizes,
+            mixtures=dict(_named(text) for text in beside or ()),
+            temperature=temperature,
+            force=force,
+        )
+    show.text(best)
+    if out is not None:
+        write_json(out, best.to_dict())
+        show.wrote(out, "the ratios")
+    show.result(best.to_dict())
+
+
+def _shares(given: list[str] | None, option: str) -> dict[str, float]:
+    found = repeated(given, option, "romance=0.1")
+    return shares(",".join(f"{name}={value}" for name, value in found.items()) or None, option)
+
+
+def _named(text: str) -> tuple[str, dict[str, float]]:
+    from apportion.errors import InputError
+
+    name, colon, ratios = text.partition(":")
+    if not colon:
+        raise InputError(f"expected --beside NAME:RATIOS such as ours:a=.3,b=.7; got {text!r}")
+    return name, shares(ratios)
