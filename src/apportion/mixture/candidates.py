@@ -1,0 +1,117 @@
+"""Candidate runs of a design: every size with every token budget and mixture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from apportion.errors import InputError
+from apportion.mixture.laws.base import grid_points
+
+
+def training_flops(params: float, tokens: float) -> float:
+    """6 N D, forward and backward."""
+    return 6.0 * params * tokens
+
+
+def candidate_mixtures(
+    families: int, lowest: float = 0.03, seed: int = 0
+) -> Float[np.ndarray, "mixtures families"]:
+    """Mixtures worth considering: uniform, one family much or little, and random ones.
+
+    Args:
+        families: number of families.
+        lowest: least ratio of any family.
+        seed: of the random ones (8 a family, Dirichlet, half of them skewed).
+    """
+    if families == 1:
+        return np.ones((1, 1))
+    rows = [np.full(families, 1 / families)]
+    largest = 1 - lowest * (families - 1)
+    for own in (lowest, 0.5 * (1 / families + lowest), 0.5, largest):
+        for k in range(families):
+            row = np.full(families, (1 - own) / (families - 1))
+            row[k] = own
+            rows.append(row)
+    generator = np.random.default_rng(seed)
+    for concentration in (0.6, 1.5):
+        drawn = generator.dirichlet(np.full(families, concentration), 4 * families)
+        rows += list(lowest + drawn * (1 - families * lowest))
+    return np.unique(np.round(rows, 4), axis=0)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The candidates, one a row.
+
+    Attributes:
+        shape: names of the model shapes, if they have names.
+        params, tokens: N and D.
+        ratios: sampling ratios.
+    """
+
+    shape: tuple[str, ...] | None
+    params: Float[np.ndarray, " candidates"]
+    tokens: Float[np.ndarray, " candidates"]
+    ratios: Float[np.ndarray, "candidates families"]
+
+    @property
+    def flops(self) -> Float[np.ndarray, " candidates"]:
+        """Cost of every candidate."""
+        return 6.0 * self.params * self.tokens
+
+
+def default_mixtures(families: int, lowest: float, seed: int) -> np.ndarray:
+    """`candidate_mixtures`, the least ratio checked."""
+    if not 0 < lowest * families < 1:
+        raise InputError(
+            f"expected a least ratio below 1/{families} for {families} families, got {lowest:g}"
+        )
+    return candidate_mixtures(families, lowest, seed)
+
+
+def make_pool(
+    flops: float,
+    sizes: Sequence[float] | Mapping[str, float],
+    tokens: Sequence[float],
+    families: tuple[str, ...],
+    mixtures: np.ndarray | None,
+) -> Pool:
+    """All candidates, checked.
+
+    Raises:
+        InputError: no families, no size, malformed mixtures, or a budget below the cheapest run.
+    """
+    if not families or mixtures is None:
+        raise InputError('expected families=["romance", …], a pilot fit or existing runs')
+    values = list(sizes.values()) if isinstance(sizes, Mapping) else list(sizes)
+    amounts = np.array([*values, *tokens], dtype=float)
+    if not values or not len(tokens) or not np.isfinite(amounts).all() or (amounts <= 0).any():
+        raise InputError("expected at least one size and one number of tokens, all above 0")
+    ratios = np.asarray(mixtures, dtype=float)
+    if ratios.ndim != 2 or ratios.shape[1] != len(families) or not len(ratios):
+        raise InputError(
+            f"expected candidate mixtures with {len(families)} ratios each, got the shape "
+            f"{ratios.shape}"
+        )
+    if (ratios < 0).any() or not np.allclose(ratios.sum(axis=1), 1, atol=1e-3):
+        raise InputError("expected candidate mixtures with ratios >= 0 that sum to 1")
+    ratios = ratios / ratios.sum(axis=1, keepdims=True)
+    index = grid_points(range(len(values)), tokens, range(len(ratios)))
+    which = index[:, 0].astype(int)
+    cheapest = training_flops(min(values), min(tokens))
+    if not flops >= cheapest:
+        raise InputError(
+            f"expected a budget of at least {cheapest:.3g} FLOPs (the cheapest run), "
+            f"got {flops:.3g}"
+        )
+    names = list(sizes) if isinstance(sizes, Mapping) else []
+    return Pool(
+        tuple(names[k] for k in which) if names else None,
+        np.array(values, dtype=float)[which],
+        index[:, 1],
+        ratios[index[:, 2].astype(int)],
+    )
