@@ -77,10 +77,12 @@ def standard_errors(
             continue
         scaled = rows[:, active] / size[active]
         _, singular, right = np.linalg.svd(scaled, full_matrices=False)
-        weight = np.where(singular > 1e-7 * singular[0], 1.0 / np.maximum(singular, 1e-300), 1e150)
-        spread = np.sqrt(((right.T * weight) ** 2).sum(axis=1)) / size[active]
+        known = singular > 1e-7 * singular[0]
+        spread = np.sqrt(((right[known].T / singular[known]) ** 2).sum(axis=1)) / size[active]
+        # A direction that no run moves along leaves open whatever takes part in it.
+        spread[(np.abs(right[~known]) > 1e-5).any(axis=0)] = np.inf
         error = noise * spread
-        out[k, active] = np.where(error > 1e12, np.inf, error)
+        out[k, active] = error
     return out
 
 

@@ -1,0 +1,192 @@
+"""`fit`: recovery, status in words, tables of results, prediction, and refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from apportion.errors import InputError
+from apportion.mixture.fit import fit
+from apportion.mixture.laws import LAWS, get_law
+from apportion.mixture.result import Fit
+from apportion.mixture.runs import RunTable
+from mixture.synthetic import synthetic_runs
+
+WIDE = {"params": [5e4, 4e5, 3e6], "tokens": [4e5, 4e6, 4e7]}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fit:
+    runs, _ = synthetic_runs("family", families=3, runs=60, noise=0.01, seed=1, **WIDE)
+    return fit(runs, bootstrap=40, seed=3)
+
+
+@pytest.mark.parametrize("law", [name for name in LAWS if name != "atlas"])
+def test_every_law_recovers_its_own_losses(law: str) -> None:
+    sizes = {
+        "params": [1e6] if "params" in get_law(law).fixed else WIDE["params"],
+        "tokens": [1e9] if "tokens" in get_law(law).fixed else WIDE["tokens"],
+    }
+    runs, theta = synthetic_runs(law, families=3, runs=60, noise=0.0, seed=2, **sizes)
+    found = fit(runs, law)
+    fresh, _ = synthetic_runs(law, families=3, runs=9, noise=0.0, seed=77, theta=theta, **sizes)
+    for row in range(len(fresh)):
+        predicted = found.predict(fresh.params[row], fresh.tokens[row], fresh.ratios[row])
+        np.testing.assert_allclose(predicted["loss"], fresh.losses[row], rtol=2e-3)
+
+
+def test_the_atlas_law_uses_the_unique_tokens_of_the_table() -> None:
+    unique = np.array([1e6, 3e5, 1e7])
+    runs, _ = synthetic_runs("atlas", families=3, runs=60, noise=0.0, seed=2, unique=unique, **WIDE)
+    assert fit(runs, "atlas").quality()["mean_relative_error"].max() < 2e-3
+
+
+def test_parameters_are_recovered_where_the_design_determines_them() -> None:
+    runs, theta = synthetic_runs("family", families=2, runs=150, noise=0.002, seed=4, **WIDE)
+    found = fit(runs)
+    assert found.status.ok, str(found.status)
+    assert found.parameters["determined"].all()
+    np.testing.assert_allclose(found.theta[:, 5], theta[:, 5], atol=0.003)
+    np.testing.assert_allclose(found.theta[:, 3:5], theta[:, 3:5], atol=0.06)
+
+
+def test_objective_residuals_and_quality_agree(fitted: Fit) -> None:
+    residual = fitted.residuals()
+    quality = fitted.quality().set_index("family")
+    for k, target in enumerate(fitted.targets):
+        seen = fitted.runs.losses[:, k]
+        predicted = np.array(
+            [
+                float(fitted.predict(n, d, p)["loss"][k])
+                for n, d, p in zip(
+                    fitted.runs.params, fitted.runs.tokens, fitted.runs.ratios, strict=True
+                )
+            ]
+        )
+        np.testing.assert_allclose(residual[:, k], np.log(predicted / seen), atol=1e-12)
+        error = float(np.abs(predicted / seen - 1).mean())
+        assert quality.loc[target, "mean_relative_error"] == pytest.approx(error, rel=1e-9)
+        r2 = 1 - ((predicted - seen) ** 2).sum() / ((seen - seen.mean()) ** 2).sum()
+        assert quality.loc[target, "r2"] == pytest.approx(r2, rel=1e-9)
+
+
+def test_the_same_seed_gives_the_same_intervals(fitted: Fit) -> None:
+    again = fit(fitted.runs, bootstrap=40, seed=3)
+    other = fit(fitted.runs, bootstrap=40, seed=4)
+    assert fitted.samples is not None
+    assert again.samples is not None
+    np.testing.assert_array_equal(fitted.samples, again.samples)
+    assert (other.samples != fitted.samples).any()
+
+
+def test_intervals_hold_the_point_and_widen_outside_the_runs(fitted: Fit) -> None:
+    inside = fitted.predict(4e5, 4e6, [1 / 3] * 3)
+    outside = fitted.predict(4e8, 4e10, [1 / 3] * 3)
+    for frame in (inside, outside):
+        assert (frame["low"] < frame["loss"]).all()
+        assert (frame["loss"] < frame["high"]).all()
+    width_in = (inside["high"] - inside["low"]) / inside["loss"]
+    width_out = (outside["high"] - outside["low"]) / outside["loss"]
+    assert (width_out > 2 * width_in).all()
+
+
+def test_order_of_families_and_runs_does_not_matter() -> None:
+    runs, _ = synthetic_runs("transfer", families=3, runs=40, noise=0.01, seed=6, **WIDE)
+    order = np.random.default_rng(0).permutation(40)
+    columns = [2, 0, 1]
+    shuffled = RunTable.of(
+        runs.params[order],
+        runs.tokens[order],
+        runs.ratios[order][:, columns],
+        runs.losses[order][:, columns],
+        families=[runs.families[c] for c in columns],
+    )
+    for law in ("family", "transfer"):
+        first, second = fit(runs, law), fit(shuffled, law)
+        for target in runs.families:
+            one = first.objective[first.targets.index(target)]
+            two = second.objective[second.targets.index(target)]
+            assert one == pytest.approx(two, rel=1e-6)
+
+
+def test_the_ratio_gradient_is_in_table_order(fitted: Fit) -> None:
+    runs, _ = synthetic_runs("transfer", families=3, runs=40, noise=0.01, seed=6, **WIDE)
+    found = fit(runs, "transfer")
+    ratios = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+    slopes = found.ratio_gradient(4e5, 4e6, ratios)
+    for family in range(3):
+        step = np.zeros(3)
+        step[family] = 1e-6
+        numeric = (
+            found.log_loss(4e5, 4e6, ratios + step) - found.log_loss(4e5, 4e6, ratios - step)
+        ) / 2e-6
+        np.testing.assert_allclose(slopes[:, :, family], numeric, rtol=1e-5, atol=1e-8)
+
+
+def test_one_size_is_said_and_its_exponent_is_not_offered() -> None:
+    runs, _ = synthetic_runs("family", families=2, runs=40, seed=7, params=[1e6], tokens=[4e5, 4e7])
+    found = fit(runs)
+    assert not found.status.ok
+    assert "one N" in str(found.status)
+    table = found.parameters.set_index(["family", "parameter"])
+    assert not table.loc[("f0", "alpha"), "determined"]
+    assert not table.loc[("f0", "A"), "determined"]
+    assert table.loc[("f0", "gamma"), "determined"]
+
+
+def test_less_than_a_decade_is_said() -> None:
+    runs, _ = synthetic_runs(
+        "family", families=2, runs=40, seed=7, params=[1e6, 2e6, 3e6], tokens=WIDE["tokens"]
+    )
+    assert "a decade is the least" in str(fit(runs).status)
+
+
+def test_zero_ratios_are_named_not_dropped_silently() -> None:
+    runs, _ = synthetic_runs("family", families=3, runs=40, seed=8, **WIDE)
+    ratios = runs.ratios.copy()
+    ratios[[3, 9], 1] = 0.0
+    ratios /= ratios.sum(axis=1, keepdims=True)
+    table = RunTable.of(runs.params, runs.tokens, ratios, runs.losses, families=runs.families)
+    found = fit(table)
+    assert found.used[1].sum() == 38
+    assert "2 of 40 runs say nothing about f1" in str(found.status)
+    assert "run3, run9" in str(found.status)
+    assert np.isnan(found.residuals()[3, 1])
+
+
+def test_bits_per_byte_follow_from_bytes_per_token(fitted: Fit) -> None:
+    from dataclasses import replace
+
+    runs = replace(fitted.runs, bytes_per_token=np.full(fitted.runs.losses.shape, 2.5))
+    frame = fit(runs).predict(4e5, 4e6, [1 / 3] * 3)
+    np.testing.assert_allclose(frame["bits_per_byte"], frame["loss"] / 2.5 / np.log(2))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda runs: fit(runs, "famly"), "expected a law out of"),
+        (lambda runs: fit(runs.take([0, 1, 2])), "at least 6 runs"),
+        (lambda runs: fit(runs, "mixing"), "no term for"),
+        (lambda runs: fit(runs, bootstrap=3), "at least 20"),
+        (lambda runs: fit(runs, level=90), "between 0 and 1"),
+    ],
+)
+def test_refusals(fitted: Fit, call, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call(fitted.runs)
+
+
+@pytest.mark.parametrize(
+    ("ratios", "message"),
+    [
+        ([0.5, 0.5], "expected 3 ratios"),
+        ([0.5, 0.5, 0.5], "sum of 1.5"),
+        ([1.5, -0.5, 0.0], "ratios >= 0"),
+        ({"f0": 0.5, "nowhere": 0.5}, "expected a family out of f0, f1, f2"),
+        ([float("nan"), 0.5, 0.5], "sum to 1"),
+    ],
+)
+def test_prediction_refuses_ratios_that_are_none(fitted: Fit, ratios, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        fitted.predict(1e6, 1e7, ratios)

@@ -1,0 +1,101 @@
+"""Saving and loading a fit: exact, strict, and suspicious of files edited by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from apportion.errors import InputError
+from apportion.mixture.fit import fit
+from apportion.mixture.fitfile import load
+from apportion.mixture.result import Fit
+from mixture.synthetic import synthetic_runs
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fit:
+    runs, _ = synthetic_runs("family", families=2, runs=30, seed=1, seeds=3)
+    runs = replace(
+        runs,
+        unique_tokens=np.array([1e6, np.inf]),
+        bytes_per_token=np.full((30, 2), 2.5),
+        extra=pd.DataFrame({"part": ["a"] * 30, "speed": [1.5] * 29 + [float("nan")]}),
+    )
+    return fit(runs, bootstrap=20)
+
+
+def test_a_saved_fit_comes_back_exactly(fitted: Fit, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "fit.json")
+    again = load(tmp_path / "fit.json")
+    np.testing.assert_array_equal(again.theta, fitted.theta)
+    np.testing.assert_array_equal(again.samples, fitted.samples)
+    np.testing.assert_array_equal(again.runs.unique_tokens, fitted.runs.unique_tokens)
+    np.testing.assert_array_equal(again.runs.seed, fitted.runs.seed)
+    assert again.law == fitted.law
+    assert again.status == fitted.status
+    assert again.runs.run == fitted.runs.run
+    pd.testing.assert_frame_equal(
+        again.predict(1e6, 1e7, [0.5, 0.5]), fitted.predict(1e6, 1e7, [0.5, 0.5])
+    )
+    again.save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "fit.json").read_bytes()
+
+
+def edit(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def change(content: dict[str, Any]) -> None:
+        *path, last = key.split(".")
+        for part in path:
+            content = content[part]
+        content[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (edit("format", 2), "expected format 1, got 2"),
+        (edit("law", "famly"), "expected a law out of"),
+        (edit("theta", [[1.0] * 6]), "field theta: expected shape"),
+        (edit("theta", [[1.0] * 6, [1.0] * 6]), "changed after it was saved"),
+        (edit("theta", [[1.0] * 6, [1.0] * 5]), "rows of another length"),
+        (edit("level", "ninety"), "field level"),
+        (edit("surprise", 1), "field surprise"),
+        (edit("runs.params", ["x"] * 30), r"field runs.params.0"),
+        (edit("runs.losses", [[3.0, 3.0]] * 29), "field runs.losses"),
+        (lambda content: content.pop("samples"), "field samples"),
+        (lambda content: content.pop("law"), "this JSON is something else"),
+    ],
+)
+def test_other_versions_and_edits_are_refused(
+    fitted: Fit, tmp_path: Path, change: Callable[[dict[str, Any]], None], message: str
+) -> None:
+    path = tmp_path / "fit.json"
+    fitted.save(path)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message):
+        load(path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe{}", b"[1, 2]", b'{"format": NaN}'])
+def test_what_is_no_fit_at_all(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "fit.json"
+    path.write_bytes(damage)
+    with pytest.raises(InputError, match=r"fit\.json"):
+        load(path)
+
+
+def test_a_missing_file_and_an_unwritable_output(fitted: Fit, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot write"):
+        fitted.save(tmp_path / "no folder" / "fit.json")
