@@ -8,6 +8,7 @@ import typer
 
 from apportion.cli import (
     mixture_count,
+    mixture_design,
     mixture_diagnose,
     mixture_fit,
     mixture_optimize,
@@ -27,6 +28,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "optimize": (mixture_optimize.optimize, mixture_optimize.OPTIMIZE_EXAMPLES),
     "diagnose": (mixture_diagnose.diagnose, mixture_diagnose.DIAGNOSE_EXAMPLES),
     "compare": (mixture_diagnose.compare, mixture_diagnose.COMPARE_EXAMPLES),
+    "design": (mixture_design.design, mixture_design.DESIGN_EXAMPLES),
     "sweep": (mixture_sweep.sweep, mixture_sweep.SWEEP_EXAMPLES),
     "count": (mixture_count.count, mixture_count.COUNT_EXAMPLES),
 }

@@ -71,7 +71,7 @@ class Output:
         shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
         for column in columns:
             numeric = all(isinstance(r[column], int | float) for r in records if r[column] != "")
-            heading = Text((names or {}).get(column, column.replace("_", " ")))
+            heading = Text((names or {}).get(column, column))
             shown.add_column(heading, justify="right" if numeric else "left", overflow="fold")
         for record in records:
             cells = [_cell(record[name], (formats or {}).get(name)) for name in columns]

@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from apportion.mixture.compare import Comparison, compare
+from apportion.mixture.design import design
 from apportion.mixture.diagnose import Diagnosis, diagnose
 from apportion.mixture.fit import fit
 from apportion.mixture.fitfile import load
@@ -51,6 +52,7 @@ __all__ = [
     "compare",
     "concat_runs",
     "count",
+    "design",
     "diagnose",
     "fit",
     "get_law",

@@ -1,0 +1,104 @@
+"""`apportion mixture design`: which runs to train next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from apportion.cli.output import Output, number
+from apportion.cli.reading import Json
+
+DESIGN_EXAMPLES = (
+    "apportion mixture design --flops 1e15 --params 50k --params 200k --params 800k "
+    "--tokens 1M --tokens 4M --families romance,germanic,slavic -o plan.csv",
+    "apportion mixture design --flops 1e15 --shape 0.2M --shape 0.6M --tokens 2M "
+    "--fit fit.json -o plan.csv",
+)
+
+
+def design(
+    flops: Annotated[
+        str, typer.Option(help="What all runs together may cost, 6 N D each.", metavar="FLOPS")
+    ],
+    tokens: Annotated[
+        list[str], typer.Option(help="Training tokens to choose from (repeat).", metavar="D")
+    ],
+    params: Annotated[
+        list[str] | None,
+        typer.Option(help="Non-embedding parameters to choose from (repeat).", metavar="N"),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Shapes of `sweep` to choose from instead (repeat); the plan is then one for "
+            "`sweep --plan`.",
+            metavar="SHAPE",
+        ),
+    ] = None,
+    fit: Annotated[
+        Path | None, typer.Option(help="A pilot fit, whose runs count as information.")
+    ] = None,
+    families: Annotated[
+        str | None, typer.Option(help="Families, without a pilot fit.", metavar="A,B,…")
+    ] = None,
+    max_runs: Annotated[int | None, typer.Option(help="At most so many runs.")] = None,
+    repeats: Annotated[
+        int, typer.Option(help="How often one run may be repeated with another seed.")
+    ] = 2,
+    noise: Annotated[
+        float, typer.Option(help="Standard deviation of the log loss of one run.")
+    ] = 0.01,
+    lowest: Annotated[float, typer.Option(help="Least ratio of any family.")] = 0.03,
+    seed: Annotated[int, typer.Option(help="First seed, and that of the candidates.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan as CSV.")] = None,
+    json: Json = False,
+) -> None:
+    """Propose the runs that determine gamma and the exponents best for the compute."""
+    from apportion.budget import parse_count
+    from apportion.files import write_text
+    from apportion.mixture import design as design_runs
+    from apportion.mixture import load
+
+    show = Output(json)
+    with show.working("designing"):
+        plan = design_runs(
+            parse_count(flops, "FLOPs"),
+            _sizes(params, shape),
+            [parse_count(each, "tokens") for each in tokens],
+            families=[name.strip() for name in families.split(",")] if families else None,
+            fit=None if fit is None else load(fit),
+            max_runs=max_runs,
+            repeats=repeats,
+            noise=noise,
+            lowest=lowest,
+            seed=seed,
+        )
+    spent = number(float(plan["flops"].to_numpy().sum()))
+    show.table(plan, f"{len(plan)} runs for {spent} FLOPs", formats={"flops": _short})
+    if out is not None:
+        write_text(out, plan.to_csv(index=False, lineterminator="\n"))
+        show.wrote(out, "the plan")
+    show.result({"plan": plan})
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _sizes(params: list[str] | None, shape: list[str] | None) -> Sequence[float] | Mapping[str, float]:
+    from apportion.budget import parse_count
+    from apportion.errors import InputError, require
+
+    if bool(params) == bool(shape):
+        raise InputError(
+            "expected --params or --shape, one of the two, such as --params 50k --params 200k"
+        )
+    if params:
+        return [parse_count(each, "params") for each in params]
+    require("torch", "sweep")
+    from apportion.mixture.sweep.plan import parse_shape
+
+    return {name: float(parse_shape(name).params) for name in shape or ()}
