@@ -7,6 +7,8 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -101,14 +103,15 @@ from apportion.mixture.sweep import sweep
 if __name__ == "__main__":
     home, out = Path(sys.argv[2]), Path(sys.argv[3])
     plan = [planned("even", (1 / 3, 1 / 3, 1 / 3)), planned("alpha", (0.8, 0.1, 0.1))]
-    plan.append(planned("long", (0.4, 0.4, 0.2), 3_200_000))
+    plan.append(planned("long", (0.4, 0.4, 0.2), 640_000))
     sweep(home / "text", out, plan, workers=1, recipe=RECIPE, settings=TINY,
           cache=home / "cache", max_epochs=1000, progress=False)
 """
 
 
-def start(home: Path, out: Path, folder: Path) -> subprocess.Popen[bytes]:
-    """A sweep in its own process, returned once two of its three runs are in the table."""
+@contextmanager
+def started(home: Path, out: Path, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A sweep in its own process, handed over once two of its three runs are in the table."""
     script = folder / "child.py"
     script.write_text(textwrap.dedent(CHILD))
     child = subprocess.Popen(
@@ -116,28 +119,31 @@ def start(home: Path, out: Path, folder: Path) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    deadline = time.monotonic() + 120
-    while not (out.exists() and out.read_bytes().count(b"\n") == 3):
-        assert child.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return child
+    try:
+        deadline = time.monotonic() + 240
+        while not (out.exists() and out.read_bytes().count(b"\n") == 3):
+            assert child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
 
 
 def test_kill_9_loses_only_the_run_in_flight(home: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs.csv"
-    child = start(home, out, tmp_path)
-    child.kill()
-    child.communicate()
+    with started(home, out, tmp_path):
+        pass  # which ends with a kill
     run(home, out)
     pd.testing.assert_frame_equal(losses(out), losses(whole), check_exact=True)
 
 
 def test_ctrl_c_ends_cleanly_and_keeps_what_is_finished(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs.csv"
-    child = start(home, out, tmp_path)
-    os.killpg(child.pid, signal.SIGINT)  # as a terminal does: to all processes at once
-    _, said = child.communicate(timeout=30)
+    with started(home, out, tmp_path) as child:
+        os.killpg(child.pid, signal.SIGINT)  # as a terminal does: to all processes at once
+        _, said = child.communicate(timeout=60)
     assert child.returncode != 0
     assert b"KeyboardInterrupt" in said
     assert pd.read_csv(out)["run"].tolist() == ["even", "alpha"]

@@ -68,7 +68,7 @@ class FamilyTokens:
 
     languages: tuple[str, ...]
     weights: Float[np.ndarray, " languages"]
-    train: tuple[UInt16[np.ndarray, "blocks time"], ...]
+    train: tuple[UInt16[np.ndarray, "_ time"], ...]
     valid: UInt16[np.ndarray, "held time"]
     bytes_per_token: float
 
