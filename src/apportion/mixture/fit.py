@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -36,6 +36,7 @@ def fit(
     bootstrap: int = 0,
     seed: int = 0,
     level: float = 0.9,
+    progress: Callable[[float], None] | None = None,
 ) -> Fit:
     """Fit a law to every target family of a run table.
 
@@ -49,6 +50,7 @@ def fit(
         bootstrap: refits for intervals; 0 for none, 1000 for a report.
         seed: seed of the bootstrap weights.
         level: coverage of the intervals.
+        progress: called during the bootstrap with the share of the refits that are done.
 
     Raises:
         InputError: unknown law, fewer usable runs than parameters, or runs over several (N, D) for
@@ -100,6 +102,7 @@ def _refit(
     base: Problems,
     theta: Float[np.ndarray, "targets q"],
     weights: Float[np.ndarray, "samples runs"],
+    progress: Callable[[float], None] | None,
 ) -> Float[np.ndarray, "samples targets q"]:
     """Refit every target under every row of weights, each from the full fit."""
     samples, targets = len(weights), len(theta)
@@ -110,7 +113,8 @@ def _refit(
         (weights[:, None] * base.weights[None]).reshape(samples * targets, -1),
     )
     start = np.tile(theta, (samples, 1))
-    found = minimise(law, problems, start, deltas=(10 * HUBER_DELTA, HUBER_DELTA))
+    deltas = (10 * HUBER_DELTA, HUBER_DELTA)
+    found = minimise(law, problems, start, deltas, progress=progress)
     return found.theta.reshape(samples, targets, -1)
 
 

@@ -25,7 +25,7 @@ Axis legend: B problems, R runs, Q parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 
@@ -124,6 +124,7 @@ def minimise(
     start: Float[np.ndarray, "b q"],
     deltas: Sequence[float] = (1e-1, 1e-2, HUBER_DELTA),
     iterations: int = 300,
+    progress: Callable[[float], None] | None = None,
 ) -> Minima:
     """Minimise every problem from its own start, lowering delta in stages.
 
@@ -133,6 +134,7 @@ def minimise(
         start: internal coordinates per problem (clipped to the law's bounds).
         deltas: Huber deltas of the stages; the last one defines the objective.
         iterations: at most so many per stage.
+        progress: called with the share of the problems that are done, now and then.
     """
     space = _Space.of(law, problems.at.ratios.shape[-1])
     runs, width = problems.log_loss.shape[-1], len(space.lower)
@@ -149,8 +151,12 @@ def minimise(
 
     if len(chunks) == 1:
         return work(chunks[0])
+    parts: list[Minima] = []
     with ThreadPoolExecutor(_THREADS) as pool:
-        parts = list(pool.map(work, chunks))
+        for part in pool.map(work, chunks):
+            parts.append(part)
+            if progress is not None:
+                progress(len(parts) / len(chunks))
     return Minima(
         theta=np.concatenate([p.theta for p in parts]),
         objective=np.concatenate([p.objective for p in parts]),
