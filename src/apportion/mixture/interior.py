@@ -10,14 +10,14 @@ Axis legend: B problems, T targets, F families.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from jaxtyping import Float
 
 from apportion.mixture.objective import LossModel, Objective
 
-_STEPS = 200
+_STEPS = 120
 _FIRST_BARRIER = 0.1
 LAST_BARRIER = 1e-11
 _TOWARDS_BOUND = 0.99
@@ -134,6 +134,19 @@ class Iterate:
     share: Float[np.ndarray, "problems targets"]
     barrier: Float[np.ndarray, " problems"]
 
+    def take(self, rows: np.ndarray) -> Iterate:
+        """Some of the problems."""
+        return Iterate(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def put(self, rows: np.ndarray, part: Iterate) -> Iterate:
+        """The iterate with some problems replaced."""
+        out: list[np.ndarray] = []
+        for field in fields(self):
+            values = getattr(self, field.name).copy()
+            values[rows] = getattr(part, field.name)
+            out.append(values)
+        return Iterate(*out)
+
 
 @dataclass(frozen=True)
 class _Step:
@@ -159,15 +172,23 @@ def interior(
     at = _begin(problem, starts)
     if (~problem.held).sum() < 2:
         return problem, at
+    stayed = np.zeros(len(starts), dtype=int)
+    open_ = np.arange(len(starts))
     for _ in range(_STEPS):
-        step = _direction(problem, at)
-        length = _search(problem, at, step)
-        at = _advance(problem, at, step, length)
-        settled = (-step.slope < 0.1 * at.barrier) | (length == 0.0)
-        if settled.all() and (at.barrier <= LAST_BARRIER).all():
+        part, now = problem.take(open_), at.take(open_)
+        step = _direction(part, now)
+        length = _search(part, now, step)
+        now = _advance(part, now, step, length)
+        # Eight steps are enough for any barrier: the next, smaller one goes on from here.
+        stayed += 1
+        settled = (-step.slope < 0.1 * now.barrier) | (length == 0.0) | (stayed >= 8)
+        done = settled & (now.barrier <= LAST_BARRIER)
+        smaller = np.maximum(np.minimum(0.2 * now.barrier, now.barrier**1.5), LAST_BARRIER)
+        now = replace(now, barrier=np.where(settled, smaller, now.barrier))
+        at = at.put(open_, now)
+        open_, stayed = open_[~done], np.where(settled, 0, stayed)[~done]
+        if not len(open_):
             break
-        smaller = np.maximum(np.minimum(0.2 * at.barrier, at.barrier**1.5), LAST_BARRIER)
-        at = replace(at, barrier=np.where(settled, smaller, at.barrier))
     return problem, at
 
 
