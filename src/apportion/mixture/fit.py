@@ -76,9 +76,8 @@ def fit(
     samples = None
     if bootstrap:
         weights = bootstrap_weights(runs, bootstrap, seed)
-        samples = _refit(
-            law, Problems(at, log_loss, source[best], used.astype(float)), theta, weights
-        )
+        weights = bootstrap_weights(runs, bootstrap, seed)
+        samples = _refit(law, base, theta, weights, progress)
     status = status_of(law, runs, theta, used, bool(found.converged[best].all()))
     return Fit(law, runs, theta, found.objective[best], used, samples, status, level, seed)
 
