@@ -22,6 +22,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, UInt16
@@ -122,9 +123,9 @@ def load_corpus(cache: Path) -> Corpus:
     return Corpus(CorpusSettings(**meta["settings"]), meta["digest"], meta["tokenizer"], families)
 
 
-def _read_meta(cache: Path) -> dict | None:
+def _read_meta(cache: Path) -> dict[str, Any] | None:
     try:
-        meta = json.loads((cache / "corpus.json").read_text("utf-8"))
+        meta: dict[str, Any] = json.loads((cache / "corpus.json").read_text("utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     return meta if meta.get("format") == FORMAT else None
@@ -189,7 +190,7 @@ def _sample(languages: Mapping[str, Sequence[str]], settings: CorpusSettings) ->
     return chosen
 
 
-def token_bytes(tokenizer) -> np.ndarray:
+def token_bytes(tokenizer: Any) -> np.ndarray:
     """Bytes of text behind every token id: a byte-level token has one character a byte."""
     sizes = np.zeros(tokenizer.get_vocab_size(), dtype=np.int64)
     for token, index in tokenizer.get_vocab().items():
@@ -197,7 +198,7 @@ def token_bytes(tokenizer) -> np.ndarray:
     return sizes
 
 
-def _encode(tokenizer, text: Sequence[str]) -> np.ndarray:
+def _encode(tokenizer: Any, text: Sequence[str]) -> np.ndarray:
     parts: list[np.ndarray] = []
     for start in range(0, len(text), 64):
         batch = tokenizer.encode_batch_fast(list(text[start : start + 64]))

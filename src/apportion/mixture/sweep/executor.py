@@ -20,10 +20,10 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
@@ -70,7 +70,7 @@ class Executor(ABC):
 @dataclass
 class _Worker:
     process: SpawnProcess
-    pipe: Connection
+    pipe: Any
     job: Any = None
     attempts: int = 0
     busy: bool = field(default=False)
@@ -170,10 +170,10 @@ class LocalExecutor(Executor):
 
 
 @contextmanager
-def _environment(threads: int) -> Iterator[None]:
+def _environment(threads: int) -> Generator[None, None, None]:
     """Variables that the libraries read when they load, which in a spawned child is later."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
-    wanted = dict.fromkeys(names, str(threads))
+    wanted: dict[str, str] = {name: str(threads) for name in names}
     wanted["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compilers under every worker
     before = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)
@@ -187,7 +187,7 @@ def _environment(threads: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _serve(pipe: Connection, task: Task, threads: int) -> None:
+def _serve(pipe: Any, task: Task, threads: int) -> None:
     """Life of a worker: jobs come by ``pipe`` until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()

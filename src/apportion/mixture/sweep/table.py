@@ -13,7 +13,7 @@ import csv
 import fcntl
 import io
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def agree(out: Path, manifest: Mapping[str, Any], fixed: Sequence[str]) -> None:
 
 
 @contextmanager
-def only_writer(out: Path) -> Iterator[None]:
+def only_writer(out: Path) -> Generator[None, None, None]:
     """Hold the table's lock, so that two sweeps never write one table."""
     lock = out.with_name(f".{out.name}.lock")
     try:

@@ -153,7 +153,8 @@ def _optimise(
         optimizer.zero_grad(set_to_none=True)
         if step >= first:
             with torch.no_grad():
-                torch._foreach_lerp_(mean, parameters, 1 / (step - first + 1))
+                for average, parameter in zip(mean, parameters, strict=True):
+                    average.lerp_(parameter, 1 / (step - first + 1))
         if report is not None and time.perf_counter() - heard > REPORT_SECONDS:
             heard = time.perf_counter()
             report((step + 1) * tokens)
