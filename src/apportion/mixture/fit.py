@@ -77,6 +77,7 @@ def fit(
     if bootstrap:
         weights = bootstrap_weights(runs, bootstrap, seed)
         weights = bootstrap_weights(runs, bootstrap, seed)
+        base = Problems(at, log_loss, source[best], used.astype(float))
         samples = _refit(law, base, theta, weights, progress)
     status = status_of(law, runs, theta, used, bool(found.converged[best].all()))
     return Fit(law, runs, theta, found.objective[best], used, samples, status, level, seed)
