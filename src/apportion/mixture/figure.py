@@ -38,7 +38,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LINES = ("-", "--", ":", "-.")
 
 _LOOK = {
-    "font.family": ["DejaVu Sans"],
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8.0,
     "axes.titlesize": 8.5,
     "axes.titleweight": "bold",
@@ -175,6 +176,33 @@ def legend(figure: Figure, handles: Sequence[Any], labels: Sequence[str], column
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
+def size_legend(
+    figure: Figure,
+    params: Float[np.ndarray, " runs"],
+    tokens: Float[np.ndarray, " runs"],
+    columns: int,
+    *,
+    lines: bool = True,
+) -> None:
+    """Colours for N above or left, markers (and line styles) for D below or right."""
+    line = require("matplotlib.lines", "plot").Line2D
+    entries: list[list[tuple[Any, str]]] = [[], []]
+    for k, name in enumerate(levels(params)[1]):
+        entries[0].append((line([], [], color=COLOURS[k % len(COLOURS)]), f"N = {name}"))
+    for k, name in enumerate(levels(tokens)[1]):
+        style = {"marker": MARKERS[k % len(MARKERS)], "markersize": 3.6, "color": FAINT}
+        style["linestyle"] = LINES[k % len(LINES)] if lines else ""
+        entries[1].append((line([], [], **style), f"D = {name}"))
+    longest = max(len(each) for each in entries)
+    for each in entries:
+        each += [(line([], [], linestyle=""), "")] * (longest - len(each))
+    # Legends fill column by column.
+    wide = longest <= columns
+    pairs = zip(*entries, strict=True)
+    order = [entry for pair in pairs for entry in pair] if wide else entries[0] + entries[1]
+    legend(figure, [h for h, _ in order], [n for _, n in order], longest if wide else 2)
+
+
 def _render(figure: Figure, kind: str, *, transparent: bool) -> bytes:
     # No date and no versions: the same figure gives the same bytes.
     nothing = {"svg": ("Date", "Creator"), "png": ("Software",), "pdf": ("CreationDate", "Creator")}
@@ -187,4 +215,8 @@ def _render(figure: Figure, kind: str, *, transparent: bool) -> bytes:
             transparent=transparent,
             metadata=dict.fromkeys(nothing[kind]),
         )
-    return buffer.getvalue()
+    content = buffer.getvalue()
+    if kind == "svg":
+        # Where this font is missing, one of the same widths, or else any without serifs.
+        content = content.replace(b"'DejaVu Sans'", b"'DejaVu Sans', Verdana")
+    return content

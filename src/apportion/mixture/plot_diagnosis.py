@@ -16,11 +16,12 @@ from apportion.mixture.figure import (
     FAINT,
     INK,
     MARKERS,
+    WIDTH,
     blank,
     label,
-    legend,
     levels,
     look,
+    size_legend,
 )
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def plot_cross_effects(diagnosis: Diagnosis) -> Figure:
         raise InputError("expected at least two families: there is no pair to show")
     effect, marks = _matrix(pairs, rows, columns)
     with look():
-        size = max(2.2, 0.42 * len(columns))
-        figure = blank(1.75 + size * len(rows) / len(columns), max(3.75, size + 1.3))
+        size = max(2.45, 0.42 * len(columns))
+        figure = blank(2.0 + size * len(rows) / len(columns), max(WIDTH, size + 1.3))
         axes: Any = figure.subplots()
         strongest = float(np.nanmax(np.abs(effect))) if np.isfinite(effect).any() else 1.0
         image = axes.imshow(
@@ -67,10 +68,10 @@ def plot_cross_effects(diagnosis: Diagnosis) -> Figure:
                     (j - 0.5, j + 0.5), i - 0.5, i + 0.5, color=FAINT, alpha=0.2, lw=0
                 )
                 continue
-            number = f"{value:+.2f}\n" if np.isfinite(value) else ""
-            text = (number if len(columns) <= _MOST_NUMBERS else "") + marks[i][j]
+            number = _number(float(value)) if len(columns) <= _MOST_NUMBERS else ""
             colour = _DARK if np.isfinite(value) else INK
-            axes.text(j, i, text.strip("\n"), ha="center", va="center", fontsize=6.5, color=colour)
+            text = "\n".join(part for part in (number, marks[i][j]) if part)
+            axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color=colour)
         axes.grid(visible=False)
         axes.tick_params(length=0)
         axes.set_xticks(range(len(columns)), [label(name) for name in columns], rotation=90)
@@ -80,6 +81,8 @@ def plot_cross_effects(diagnosis: Diagnosis) -> Figure:
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
         bar = figure.colorbar(image, ax=axes, location="top", shrink=0.9, aspect=30)
+        bar.set_ticks([-strongest, 0.0, strongest])
+        bar.set_ticklabels([_number(end) for end in (-strongest, 0.0, strongest)])
         bar.set_label("change of the loss (nats per token)")
         bar.outline.set_visible(False)
         figure.supxlabel(
@@ -102,8 +105,8 @@ def plot_gamma(diagnosis: Diagnosis) -> Figure:
     families = [str(family) for family in dict.fromkeys(cells["family"])]
     values = cells[["gamma", "low", "high"]].to_numpy(dtype=float)
     tests = diagnosis.gamma_tests.set_index("family")
-    size, size_names = levels(cells["params"].to_numpy(dtype=float))
-    budget, budget_names = levels(cells["tokens"].to_numpy(dtype=float))
+    size, _ = levels(cells["params"].to_numpy(dtype=float))
+    budget, _ = levels(cells["tokens"].to_numpy(dtype=float))
     with look():
         middles: list[float] = []
         top = 0.0
@@ -124,17 +127,20 @@ def plot_gamma(diagnosis: Diagnosis) -> Figure:
         axes.set_ylim(top - 0.5 * _GAP, -0.5 * _GAP - _ROW)
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
-        axes.set_xlabel("gamma (loss falls as p^-gamma)")
-        line = require("matplotlib.lines", "plot").Line2D
-        handles = [line([], [], color=COLOURS[k % len(COLOURS)]) for k in range(len(size_names))]
-        handles += [
-            line([], [], color=FAINT, linestyle="", marker=MARKERS[k % len(MARKERS)], markersize=4)
-            for k in range(len(budget_names))
-        ]
-        names = [f"N = {name}" for name in size_names] + [f"D = {name}" for name in budget_names]
-        legend(figure, handles, names, 3)
-        figure.set_figheight(max(1.6, top) + 0.85 + 0.16 * (-(-len(names) // 3)))
+        axes.set_xlabel("gamma (the loss goes as p^−gamma)")
+        axes.xaxis.set_major_locator(require("matplotlib.ticker", "plot").MaxNLocator(6))
+        sizes = cells[["params", "tokens"]].to_numpy(dtype=float)
+        size_legend(figure, sizes[:, 0], sizes[:, 1], 3, lines=False)
+        figure.set_figheight(max(1.6, top) + 1.2)
     return figure
+
+
+def _number(value: float) -> str:
+    """Signed, with three digits at most: cells are narrow."""
+    if not np.isfinite(value):
+        return ""
+    text = f"{value:+.2f}" if abs(value) >= 0.0995 else f"{value:+.3f}"
+    return "0" if float(text) == 0 else text.replace("-", "−")
 
 
 def _matrix(

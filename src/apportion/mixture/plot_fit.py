@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from apportion.errors import InputError, require
+from apportion.errors import InputError
 from apportion.mixture.figure import (
     COLOURS,
     FAINT,
@@ -22,6 +22,7 @@ from apportion.mixture.figure import (
     levels,
     log_axis,
     look,
+    size_legend,
 )
 from apportion.mixture.heldout import heldout_table
 from apportion.mixture.result import Fit
@@ -65,7 +66,7 @@ def plot_losses(fit: Fit, families: Sequence[str] | None = None) -> Figure:
                 _losses(axes, fit, shown[place])
             else:
                 axes.remove()
-        _size_legend(figure, fit.runs, 3 * columns)
+        size_legend(figure, fit.runs.params, fit.runs.tokens, 3 * columns)
     return figure
 
 
@@ -128,14 +129,16 @@ def _losses(axes: Axes, fit: Fit, target: str) -> None:
         axes.fill_between(ratio, low, high, color=colour, alpha=0.15, linewidth=0, zorder=1)
         lines.append(loss)
     drawn = np.isin(cells, seen[chosen])
-    for row in np.flatnonzero(shown):
+    _, groups = np.unique(np.stack([size, budget, drawn]), axis=1, return_inverse=True)
+    for group in np.unique(groups[shown]):
+        rows = np.flatnonzero(shown & (groups == group))
         axes.plot(
-            own[row],
-            runs.losses[row, k],
+            own[rows],
+            runs.losses[rows, k],
             linestyle="",
-            marker=MARKERS[budget[row] % len(MARKERS)],
+            marker=MARKERS[budget[rows[0]] % len(MARKERS)],
             markersize=3.6,
-            color=COLOURS[size[row] % len(COLOURS)] if drawn[row] else FAINT,
+            color=COLOURS[size[rows[0]] % len(COLOURS)] if drawn[rows[0]] else FAINT,
             markeredgewidth=0,
             alpha=0.85,
             zorder=3,
@@ -169,24 +172,6 @@ def _line(
         return loss, loss, loss
     low, high = fit.interval(loss, np.exp(fit.law.log_loss(fit.samples[:, k], at)))
     return loss, low, high
-
-
-def _size_legend(figure: Figure, runs: RunTable, columns: int) -> None:
-    """Colours for N above or left, markers and line styles for D below or right."""
-    line = require("matplotlib.lines", "plot").Line2D
-    entries: list[list[tuple[Any, str]]] = [[], []]
-    for k, name in enumerate(levels(runs.params)[1]):
-        entries[0].append((line([], [], color=COLOURS[k % len(COLOURS)]), f"N = {name}"))
-    for k, name in enumerate(levels(runs.tokens)[1]):
-        style = {"marker": MARKERS[k % len(MARKERS)], "linestyle": LINES[k % len(LINES)]}
-        entries[1].append((line([], [], color=FAINT, markersize=3.6, **style), f"D = {name}"))
-    longest = max(len(each) for each in entries)
-    for each in entries:
-        each += [(line([], [], linestyle=""), "")] * (longest - len(each))
-    # Legends fill column by column.
-    wide = longest <= columns
-    order = sum(zip(*entries, strict=True), ()) if wide else (*entries[0], *entries[1])
-    legend(figure, [h for h, _ in order], [n for _, n in order], longest if wide else 2)
 
 
 def _predicted(above: Axes, below: Axes, rows: pd.DataFrame, k: int) -> Any:
