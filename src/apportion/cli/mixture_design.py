@@ -88,7 +88,9 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _sizes(params: list[str] | None, shape: list[str] | None) -> Sequence[float] | Mapping[str, float]:
+def _sizes(
+    params: list[str] | None, shape: list[str] | None
+) -> Sequence[float] | Mapping[str, float]:
     from apportion.budget import parse_count
     from apportion.errors import InputError, require
 

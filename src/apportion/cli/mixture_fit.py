@@ -52,8 +52,8 @@ def fit(
 
     show = Output(json)
     show.text(runs)
-    with show.working(f"fitting, {bootstrap} refits" if bootstrap else "fitting"):
-        fitted = fit_law(runs, law, bootstrap=bootstrap, seed=seed, level=level)
+    with show.progress(f"fitting, {bootstrap} refits" if bootstrap else "fitting") as progress:
+        fitted = fit_law(runs, law, bootstrap=bootstrap, seed=seed, level=level, progress=progress)
     show.text(fitted.status)
     quality, parameters = fitted.quality(), fitted.parameters
     show.table(

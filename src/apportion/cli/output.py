@@ -105,17 +105,16 @@ class Output:
             yield
 
     @contextmanager
-    def progress(self, what: str) -> Generator[Callable[[int, int], None]]:
-        """A bar on stderr; the function that it gives takes what is done and the total."""
+    def progress(self, what: str) -> Generator[Callable[[float], None]]:
+        """A bar on stderr; the function that it gives takes the share that is done."""
         if not sys.stderr.isatty():
-            yield lambda done, total: None
+            yield lambda share: None
             return
-        from rich.progress import Progress, TimeRemainingColumn
+        from rich.progress import Progress
 
-        columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
-        with Progress(*columns, console=_console(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+        with Progress(console=_console(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=1.0)
+            yield lambda share: bar.update(task, completed=share)
 
 
 def note(text: str) -> None:

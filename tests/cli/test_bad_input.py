@@ -1,0 +1,128 @@
+"""Wrong input: exit code 1, one message that names what is wrong and the corrected form."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+import apportion as package
+
+SIZE = ("--params", "2M", "--tokens", "20M")
+RATIOS = ("--ratios", "romance=.3,germanic=.3,slavic=.4")
+
+
+def refused(done, *said):
+    """One message on stderr, nothing on stdout, no traceback."""
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith("error: ")
+    assert "Traceback" not in done.err
+    for text in said:
+        assert text in done.err
+    return done.err
+
+
+def test_no_such_file(apportion):
+    refused(apportion("mixture", "fit", "nowhere.csv"), "nowhere.csv")
+    refused(apportion("mixture", "predict", "nowhere.json", *SIZE, *RATIOS), "nowhere.json")
+    refused(apportion("mixture", "count", "nowhere"), "nowhere")
+    refused(apportion("mixture", "design", "--flops", "1e14", "--params", "1M", "--tokens", "1M",
+                      "--fit", "nowhere.json"), "nowhere.json")  # fmt: skip
+
+
+def test_a_file_of_something_else(apportion, here):
+    (here / "image.csv").write_bytes(bytes(range(256)))
+    refused(apportion("mixture", "fit", "image.csv"), "image.csv")
+    refused(apportion("mixture", "predict", "runs.csv", *SIZE, *RATIOS), "runs.csv", "line 1")
+    refused(apportion("mixture", "predict", "supply.json", *SIZE, *RATIOS), "supply.json",
+            "apportion mixture fit")  # fmt: skip
+
+
+def test_a_wrong_cell_is_named(apportion, here):
+    lines = (here / "runs.csv").read_text(encoding="utf-8").splitlines()
+    cells = lines[3].split(",")
+    cells[lines[0].split(",").index("loss_slavic")] = "nan"
+    (here / "hole.csv").write_text("\n".join([*lines[:3], ",".join(cells), *lines[4:]]))
+    message = refused(apportion("mixture", "fit", "hole.csv"), "hole.csv", "loss_slavic")
+    assert "line 4" in message
+
+
+@pytest.mark.parametrize("target", ["missing/fit.json", "text", "/dev/null"])
+def test_an_output_that_cannot_be_written(apportion, here, target):
+    refused(apportion("mixture", "fit", "runs.csv", "-o", target), target)
+    assert (here / "text").is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission(apportion, here):
+    (here / "locked").mkdir(mode=0o500)
+    refused(apportion("mixture", "fit", "runs.csv", "-o", "locked/fit.json"), "locked/fit.json")
+
+
+def test_a_fit_of_another_version(apportion, here):
+    content = json.loads((here / "fit.json").read_text())
+    (here / "new.json").write_text(json.dumps(content | {"format": 2, "apportion": "9.9"}))
+    refused(apportion("mixture", "predict", "new.json", *SIZE, *RATIOS), "new.json", "9.9",
+            package.__version__, "fit the runs again")  # fmt: skip
+
+
+def test_a_fit_edited_by_hand(apportion, here):
+    content = json.loads((here / "fit.json").read_text())
+    content["theta"][1][0] += 0.1
+    (here / "edited.json").write_text(json.dumps(content))
+    refused(apportion("mixture", "optimize", "edited.json", *SIZE), "edited.json", "germanic")
+    content.pop("theta")
+    (here / "cut.json").write_text(json.dumps(content))
+    refused(apportion("mixture", "optimize", "cut.json", *SIZE), "cut.json", "theta")
+
+
+def test_an_unknown_law(apportion):
+    refused(apportion("mixture", "fit", "runs.csv", "--law", "familly"), "familly", "chinchilla")
+
+
+@pytest.mark.parametrize(
+    ("ratios", "said"),
+    [
+        ("romance=.3,germanic=.3,slavic=.3", "0.9"),
+        ("romance=.3,germanic=.3,slavic=-.4", "slavic=-0.4"),
+        ("romance=.3,germanic=.3,basque=.4", "basque"),
+        ("romance=.3,romance=.3,slavic=.4", "twice"),
+        ("romance=.3,slavic", "'slavic'"),
+        ("romance=a third", "a third"),
+        ("romance=nan,slavic=1", "nan"),
+        ("nothing.json", "nothing.json"),
+        ("runs.csv", "ratio_<family>"),
+    ],
+)
+def test_ratios(apportion, ratios, said):
+    refused(apportion("mixture", "predict", "fit.json", *SIZE, "--ratios", ratios), said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["optimize", "fit.json", "--params", "lots", "--tokens", "1B"], "lots"),
+        (["optimize", "fit.json", *SIZE, "--objective", "best"], "normalized"),
+        (["optimize", "fit.json", *SIZE, "--floor", "romance"], "--floor"),
+        (["optimize", "fit.json", *SIZE, "--floor", "romance=.7,slavic=.7"], "1.4"),
+        (["optimize", "fit.json", *SIZE, "--max-epochs", "4"], "--supply"),
+        (["optimize", "fit.json", *SIZE, "--beside", "romance=1"], "NAME:RATIOS"),
+        (["optimize", "fit.json", *SIZE, "--max-epochs", "1", "--supply",
+          "romance=1M,germanic=1M,slavic=1M"], "largest feasible D is 3M"),
+        (["fit", "runs.csv", "--vocabulary", "1000"], "--width"),
+        (["fit", "runs.csv", "--params", "1M"], "leave one out"),
+        (["fit", "runs.csv", "--format", "excel"], "regmix"),
+        (["fit", "runs.csv", "--bootstrap", "3"], "20"),
+        (["fit", "mixtures.csv", "losses.csv"], "--params"),
+        (["diagnose", "runs.csv", "--request", "1B:50B"], "PARAMS:TOKENS:RATIOS"),
+        (["diagnose", "runs.csv", "--group-by", "romance"], "--group-by"),
+        (["compare", "runs.csv", "--holdout", "params>=1e99"], "1e99"),
+        (["compare", "runs.csv", "--law", "none"], "none"),
+        (["design", "--flops", "1e14", "--tokens", "1M", "--families", "a,b"], "--params"),
+        (["count", "text", "--bytes-per-token", "0"], "positive"),
+    ],
+)  # fmt: skip
+def test_requests(apportion, arguments, said):
+    refused(apportion("mixture", *arguments), said)
