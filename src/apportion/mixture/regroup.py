@@ -88,7 +88,7 @@ def merge_families(
             f"expected weights >= 0, above 0 in every group; got {dict(weights or {})}"
         )
     average = average / total
-    density = runs.bytes_per_token
+    density, unique = runs.bytes_per_token, runs.unique_tokens
     return replace(
         runs,
         families=families,
@@ -96,7 +96,9 @@ def merge_families(
         targets=targets,
         losses=runs.losses @ average,
         bytes_per_token=None if density is None else density @ average,
-        unique_tokens=None if runs.unique_tokens is None else runs.unique_tokens @ into,
+        unique_tokens=None
+        if unique is None
+        else np.where(into > 0, unique[:, None], 0).sum(axis=0),
     )
 
 
