@@ -190,3 +190,25 @@ def test_refusals(fitted: Fit, call, message: str) -> None:
 def test_prediction_refuses_ratios_that_are_none(fitted: Fit, ratios, message: str) -> None:
     with pytest.raises(InputError, match=message):
         fitted.predict(1e6, 1e7, ratios)
+
+
+def test_parameters_carry_the_names_of_families_and_stay_within_their_bounds() -> None:
+    runs, _ = synthetic_runs("transfer", families=3, runs=40, noise=0.02, seed=9, **WIDE)
+    table = fit(runs, "transfer", bootstrap=20).parameters
+    taus = table[(table["family"] == "f1") & table["parameter"].str.startswith("tau")]
+    assert list(taus["parameter"]) == ["tau_f0", "tau_f2"]
+    assert list(taus["meaning"]) == ["worth of a token of f0", "worth of a token of f2"]
+    assert (table["low"] >= 0).all()
+    taus = table[table["parameter"].str.startswith("tau")]
+    assert (taus["high"] <= 1).all()
+
+
+def test_a_vanished_term_is_shown_as_zero() -> None:
+    _, theta = synthetic_runs("family", families=1, runs=50, noise=0.0, seed=9, **WIDE)
+    theta[:, 0] = -30.0
+    bare, _ = synthetic_runs("family", families=1, runs=50, noise=0.0, seed=9, theta=theta, **WIDE)
+    found = fit(bare)
+    table = found.parameters.set_index("parameter")
+    assert table.loc["E", "value"] < 1e-4
+    if "is zero for f0" in str(found.status):
+        assert table.loc["E", "value"] == 0.0

@@ -39,7 +39,11 @@ def status_of(
     symbols = [p.symbol for p in law.parameters(len(runs.families))]
     loose = [(t, s) for t in runs.targets for s in symbols if (t, s) in loose]
     if loose and not single:
-        listed = ", ".join(f"{symbol} of {target}" for target, symbol in loose)
+        stated = {p.symbol: p for p in law.parameters(len(runs.families))}
+        listed = ", ".join(
+            f"{stated[symbol].named(runs.order(target)).symbol} of {target}"
+            for target, symbol in loose
+        )
         notes.append(
             f"not determined by these runs (standard error above half the value): {listed}; "
             "predictions within the range of the runs hold, the exponents themselves do not"

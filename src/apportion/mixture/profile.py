@@ -109,9 +109,10 @@ def profile_table(
 
 
 def _locate(fit: Fit, family: str, parameter: str) -> tuple[int, int]:
-    symbols = [p.symbol for p in fit.law.parameters(len(fit.families))]
     if family not in fit.targets:
         raise InputError(f"expected a family out of {', '.join(fit.targets)}; got {family!r}")
+    order = fit.runs.order(family)
+    symbols = [p.named(order).symbol for p in fit.law.parameters(len(fit.families))]
     if parameter not in symbols:
         raise InputError(f"expected a parameter out of {', '.join(symbols)}; got {parameter!r}")
     return fit.targets.index(family), symbols.index(parameter)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from apportion.errors import InputError
 from apportion.mixture.interval import percentiles, spread_factor
-from apportion.mixture.laws.base import Conditions, Law
+from apportion.mixture.laws.base import LOG_ZERO, Conditions, Law, Parameter
 from apportion.mixture.runs import RunTable, conditions
 
 if TYPE_CHECKING:
@@ -212,20 +212,22 @@ class Fit:
         `meaning` says what it is.
         """
         stated = self.law.parameters(len(self.families))
-        amplitude = np.array([p.kind == "amplitude" for p in stated])
-        value = _shown(self.theta, amplitude)
+        bounds = np.array([(p.lower, p.upper) for p in stated]).T
+        lower, upper = _shown(bounds, stated)
+        value = _shown(self.theta, stated)
         low = high = np.full(value.shape, np.nan)
         if self.samples is not None:
-            low, high = self.interval(value, _shown(self.samples, amplitude))
+            ends = self.interval(value, _shown(self.samples, stated))
+            low, high = (np.clip(end, lower, upper) for end in ends)
         rows = [
             (
                 target,
-                p.symbol,
+                p.named(self.runs.order(target)).symbol,
                 value[t, q],
                 low[t, q],
                 high[t, q],
                 (target, p.symbol) not in self.status.undetermined,
-                p.meaning,
+                p.named(self.runs.order(target)).meaning,
             )
             for t, target in enumerate(self.targets)
             for q, p in enumerate(stated)
@@ -268,6 +270,9 @@ class Fit:
         save_fit(self, path)
 
 
-def _shown(theta: np.ndarray, amplitude: np.ndarray) -> np.ndarray:
+def _shown(theta: np.ndarray, stated: Sequence[Parameter]) -> np.ndarray:
+    """Internal coordinates on the scale of the formula; a vanished amplitude is zero."""
+    amplitude = np.array([p.kind == "amplitude" for p in stated])
+    gone = np.array([p.lower <= LOG_ZERO for p in stated]) & (theta <= LOG_ZERO + 5)
     with np.errstate(over="ignore"):
-        return np.where(amplitude, np.exp(theta), theta)
+        return np.where(amplitude, np.where(gone, 0.0, np.exp(theta)), theta)

@@ -103,6 +103,10 @@ class RunTable:
             raise InputError(f"expected a family out of {', '.join(self.families)}; got {family!r}")
         return self.families.index(family)
 
+    def order(self, target: str) -> tuple[str, ...]:
+        """The families as a law sees them from one target: its own name first."""
+        return (target, *(family for family in self.families if family != target))
+
     def conditions(self, target: str) -> Conditions:
         """The runs as a law sees them from one target: its own ratio first, then the others."""
         return conditions(

@@ -17,8 +17,8 @@ between target families, and independent fits batch better than one large one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -59,6 +59,15 @@ class Parameter:
     kind: Literal["amplitude", "exponent", "coefficient"]
     lower: float
     upper: float
+
+    def named(self, order: Sequence[str]) -> Parameter:
+        """The parameter with the families' names in place of their positions (the target first)."""
+        symbol, _, position = self.symbol.rpartition("_")
+        if not symbol or not position.isdigit():
+            return self
+        name = order[int(position)]
+        meaning = self.meaning.replace(f"other family {position}", name)
+        return replace(self, symbol=f"{symbol}_{name}", meaning=meaning)
 
 
 @dataclass(frozen=True)
