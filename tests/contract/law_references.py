@@ -33,6 +33,11 @@ def additive(theta, n, d, p, u):
     return chinchilla(theta[:5], n, d, p, u) + 1.0 / benefit
 
 
+def additive_pooled(theta, n, d, p, u):
+    families = len(p)
+    return additive([*theta[: 5 + families], *[theta[-1]] * families], n, d, p, u)
+
+
 def bimix(theta, n, d, p, u):
     c, b = math.exp(theta[0]), math.exp(theta[1])
     beta, alpha = theta[2:]
@@ -104,6 +109,7 @@ REFERENCES: dict[str, Reference] = {
     "family": family,
     "chinchilla": chinchilla,
     "additive": additive,
+    "additive-pooled": additive_pooled,
     "bimix": bimix,
     "fernandes": fernandes,
     "mixing": mixing,

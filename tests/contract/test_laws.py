@@ -205,7 +205,7 @@ def test_zero_ratios_and_corners_stay_finite(name, families):
         assert all(np.isfinite(array).all() for array in found.values())
     usable = law.usable(at)
     assert usable.shape == (len(ratios),)
-    blind = {"chinchilla", "additive", "mixing", "transfer", "atlas"}
+    blind = {"chinchilla", "additive", "additive-pooled", "mixing", "transfer", "atlas"}
     expected = np.ones(len(ratios), dtype=bool) if name.split("+")[0] in blind else at.own > 0
     assert np.array_equal(usable, expected)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from apportion.errors import InputError
-from apportion.mixture.laws.additive import Additive
+from apportion.mixture.laws.additive import Additive, AdditivePooled
 from apportion.mixture.laws.base import Conditions, Law, Parameter, SeparableLaw
 from apportion.mixture.laws.bimix import BiMix
 from apportion.mixture.laws.chinchilla import Chinchilla
@@ -22,6 +22,7 @@ LAWS: dict[str, type[Law]] = {
     "family": Family,
     "chinchilla": Chinchilla,
     "additive": Additive,
+    "additive-pooled": AdditivePooled,
     "bimix": BiMix,
     "fernandes": Fernandes,
     "mixing": Mixing,
@@ -32,6 +33,7 @@ LAWS: dict[str, type[Law]] = {
 __all__ = [
     "LAWS",
     "Additive",
+    "AdditivePooled",
     "Atlas",
     "BiMix",
     "Chinchilla",

@@ -53,11 +53,7 @@ class Additive(Law):
             Parameter(f"C_{j}", f"benefit of {who}, tokens per nat", "amplitude", LOG_ZERO, 20.0)
             for j, who in enumerate(whose)
         )
-        exponents = (
-            Parameter(f"gamma_{j}", f"exponent of the ratio of {who}", "exponent", 0.0, 4.0)
-            for j, who in enumerate(whose)
-        )
-        return (E, A, B, ALPHA, BETA, *weights, *exponents)
+        return (E, A, B, ALPHA, BETA, *weights, *self._exponents(whose))
 
     def log_loss(
         self, theta: Float[np.ndarray, "*batch q"], at: Conditions
@@ -74,7 +70,7 @@ class Additive(Law):
         out[..., 3] = -shares[..., 1] * at.log_params
         out[..., 4] = -shares[..., 2] * at.log_tokens
         out[..., 5 : 5 + families] = -shares[..., 3:] * benefit
-        out[..., 5 + families :] = out[..., 5 : 5 + families] * log_h
+        out[..., 5 + families :] = self._collect(out[..., 5 : 5 + families] * log_h)
         return value, out
 
     def ratio_gradient(
@@ -112,11 +108,22 @@ class Additive(Law):
                 benefit = np.where(at.ratios > 0, at.ratios, 0.0) ** gamma
                 c, _ = best_amplitudes(benefit[None], -np.log(rest - e))
                 size = log_amplitude(np.array([e, a, b]))
-                shape = np.full(families, gamma)
+                shape = np.full(len(self.parameters(families)) - 5 - families, gamma)
                 found.append(np.r_[size, alpha, beta, log_amplitude(c[0]), shape])
         theta = np.array(found)
         error = ((self.log_loss(theta, at) - log_loss) ** 2).sum(axis=-1)
         return theta[np.argsort(error, kind="stable")[:_STARTS]]
+
+    def _exponents(self, whose: list[str]) -> tuple[Parameter, ...]:
+        """The exponents of the ratios, which stand last in `theta`."""
+        return tuple(
+            Parameter(f"gamma_{j}", f"exponent of the ratio of {who}", "exponent", 0.0, 4.0)
+            for j, who in enumerate(whose)
+        )
+
+    def _collect(self, by_family: np.ndarray) -> np.ndarray:
+        """Derivatives by the exponents, from the derivatives by every family's exponent."""
+        return by_family
 
     def _parts(
         self, theta: Float[np.ndarray, "*batch q"], at: Conditions
@@ -130,6 +137,24 @@ class Additive(Law):
         mixture = np.broadcast_to(-log_total, size.shape[:-1])[..., None]
         value, shares = log_sum_exp(np.concatenate([size, mixture], axis=-1))
         return value, shares, benefit, log_h, log_total
+
+
+class AdditivePooled(Additive):
+    """L_i(N, D, h) = E_i + 1 / (sum_j C_ij h_j^gamma_i) + A_i / N^alpha_i + B_i / D^beta_i.
+
+    The additive law (Shukor et al., arXiv 2507.09404) with one gamma_i for the ratios of all
+    families: for F families F - 1 numbers fewer per target, which small sweeps could hardly tell
+    apart. Symbols, units, bounds and zero ratios as in `Additive`.
+    """
+
+    name = "additive-pooled"
+    formula = "E + 1 / (sum_j C_j h_j^gamma) + A / N^alpha + B / D^beta"
+
+    def _exponents(self, whose: list[str]) -> tuple[Parameter, ...]:
+        return (Parameter("gamma", "exponent of all ratios", "exponent", 0.0, 4.0),)
+
+    def _collect(self, by_family: np.ndarray) -> np.ndarray:
+        return by_family.sum(axis=-1, keepdims=True)
 
 
 def _mixture(theta: np.ndarray, at: Conditions) -> tuple[np.ndarray, np.ndarray]:
