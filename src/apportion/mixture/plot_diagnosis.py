@@ -86,7 +86,7 @@ def plot_cross_effects(diagnosis: Diagnosis) -> Figure:
         bar.set_label("change of the loss (nats per token)")
         bar.outline.set_visible(False)
         figure.supxlabel(
-            "** at least the noise of a run   * smaller\n? cannot be excluded   – not testable",
+            "** at least the noise of a run, * smaller,\n? cannot be excluded, – not testable",
             fontsize=7.5,
         )
     return figure

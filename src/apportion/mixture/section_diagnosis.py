@@ -29,7 +29,7 @@ def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
                 title,
                 question.answer,
                 tone,
-                points=tuple(line.strip() for line in question.lines),
+                points=tuple(question.lines),
                 pictures=pictures,
                 tables=tables,
             )

@@ -14,6 +14,7 @@ import pandas as pd
 
 from apportion.budget import format_count
 from apportion.mixture.diagnose import Diagnosis
+from apportion.mixture.figure import amount
 from apportion.mixture.heldout import heldout_table
 from apportion.mixture.optimum import Optimum
 from apportion.mixture.parts import Page, Picture, Section, Table
@@ -65,7 +66,12 @@ def report_page(
         data["diagnosis"] = diagnosis.to_dict()
     sections += [parameters(fit), residuals(fit), made(fit)]
     title = f"Data mixture: {len(fit.families)} families, {len(fit.runs)} runs"
-    return Page(title, f"{fit.runs}.", tuple(sections), {"results.json": data})
+    spans = [
+        f"{name} {amount(values.min())} to {amount(values.max())}"
+        for name, values in (("N", fit.runs.params), ("D", fit.runs.tokens))
+    ]
+    lead = f"{', '.join(fit.families)}; {', '.join(spans)}; {fit.law.name} law."
+    return Page(title, lead, tuple(sections), {"results.json": data})
 
 
 def _proposal(optimum: Optimum) -> Section:

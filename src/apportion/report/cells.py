@@ -65,6 +65,8 @@ def cell(value: Any) -> str:
 
 def _kind(cells: list[str]) -> str:
     given = [text for text in cells if text not in ("–", "")]
-    if given and all(_NUMBER.match(text) and len(text) <= _SENTENCE for text in given):
-        return "number"
-    return "words" if any(len(text) > _SENTENCE for text in given) else "name"
+    if any(len(text) > _SENTENCE for text in given):
+        return "words"
+    # Half will do: a word in place of a number ("open") does not turn the column.
+    numbers = sum(_NUMBER.match(text) is not None for text in given)
+    return "number" if given and 2 * numbers >= len(given) else "name"

@@ -50,7 +50,8 @@ class Section(Protocol):
         answer: the answer in one sentence; may be empty.
         tone: how the answer is to be taken.
         text: paragraphs.
-        points: what the answer rests on, one sentence each.
+        points: what the answer rests on, one sentence each; two leading spaces make it a detail of
+            the point before.
         pictures, tables: in the order shown.
     """
 
