@@ -7,7 +7,7 @@ import pytest
 
 from apportion.errors import InputError
 from apportion.mixture.fit import fit
-from apportion.mixture.interval import bootstrap_weights, percentiles, spread_factor
+from apportion.mixture.interval import bootstrap_weights, percentiles
 from apportion.mixture.profile import profile, profile_table
 from mixture.synthetic import synthetic_runs
 
@@ -33,15 +33,11 @@ def test_few_mixtures_are_not_drawn_whole() -> None:
     assert len(np.unique(weights[0])) == 20
 
 
-def test_percentiles_are_central_and_stretched() -> None:
+def test_percentiles_are_central() -> None:
     samples = np.linspace(-1.0, 3.0, 4001)[:, None]
-    low, high = percentiles(np.array([0.0]), samples, 0.9)
+    low, high = percentiles(samples, 0.9)
     assert low[0] == pytest.approx(-0.8)
     assert high[0] == pytest.approx(2.8)
-    wide_low, wide_high = percentiles(np.array([0.0]), samples, 0.9, stretch=2.0)
-    assert wide_low[0] == pytest.approx(-1.6)
-    assert wide_high[0] == pytest.approx(5.6)
-    assert spread_factor(100, 6) == pytest.approx(np.sqrt(100 / 94))
 
 
 def test_profile_is_zero_at_the_minimum_and_one_at_its_ends() -> None:

@@ -49,7 +49,7 @@ def compare_mixtures(
     if samples is not None:
         drawn = np.stack([goal.value(samples, mix[None]) for mix in mixtures], axis=1)
         with np.errstate(invalid="ignore"):
-            low, high = fit.interval(gain, relative_gain(drawn[:, :1], drawn))
+            low, high = fit.interval(relative_gain(drawn[:, :1], drawn))
     verdicts = [verdict(float(below), float(above)) for below, above in zip(low, high, strict=True)]
     frame = pd.DataFrame(
         {

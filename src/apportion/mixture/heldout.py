@@ -60,7 +60,7 @@ def _of_target(fit: Fit, runs: RunTable, target: str) -> pd.DataFrame:
     low = high = np.full(len(rows), np.nan)
     if fit.samples is not None:
         drawn = np.exp(fit.law.log_loss(fit.samples[:, k], conditions))
-        low, high = fit.interval(predicted, drawn)
+        low, high = fit.interval(drawn)
     return pd.DataFrame(
         {
             "run": list(runs.run),

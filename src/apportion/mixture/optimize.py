@@ -171,7 +171,7 @@ def _table(
     low, high = nothing, nothing
     if fit.samples is not None:
         drawn = _refits(asked, ratios, refits, progress)
-        low, high = fit.interval(ratios, drawn)
+        low, high = fit.interval(drawn)
         low, high = (np.clip(end, asked.room.lower, asked.room.upper) for end in (low, high))
     columns: dict[str, object] = {
         "family": list(fit.families),
@@ -200,7 +200,7 @@ def _losses(asked: _Request, ratios: np.ndarray) -> tuple[np.ndarray, np.ndarray
     low = high = np.full(len(point), np.nan)
     if fit.samples is not None:
         drawn = np.exp(fit.log_loss(*asked.size, ratios[None], fit.samples, asked.unique))
-        low, high = fit.interval(point, drawn[:, 0])
+        low, high = fit.interval(drawn[:, 0])
     point, low, high = (np.where(usable, value, np.nan) for value in (point, low, high))
     return point, low, high
 

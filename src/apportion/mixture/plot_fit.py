@@ -170,7 +170,7 @@ def _line(
     loss = np.exp(fit.law.log_loss(fit.theta[k], at))
     if fit.samples is None:
         return loss, loss, loss
-    low, high = fit.interval(loss, np.exp(fit.law.log_loss(fit.samples[:, k], at)))
+    low, high = fit.interval(np.exp(fit.law.log_loss(fit.samples[:, k], at)))
     return loss, low, high
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from apportion.errors import InputError
-from apportion.mixture.interval import percentiles, spread_factor
+from apportion.mixture.interval import percentiles
 from apportion.mixture.laws.base import LOG_ZERO, Conditions, Law, Parameter
 from apportion.mixture.runs import RunTable, conditions
 
@@ -155,7 +155,7 @@ class Fit:
         low = high = np.full(len(point), np.nan)
         if self.samples is not None:
             drawn = np.exp(self.log_loss(params, tokens, shares, self.samples, unique))[:, 0]
-            low, high = self.interval(point, drawn)
+            low, high = self.interval(drawn)
         frame = pd.DataFrame({"family": self.targets, "loss": point, "low": low, "high": high})
         if self.runs.bytes_per_token is not None:
             density = self.runs.bytes_per_token.mean(axis=0)
@@ -163,11 +163,10 @@ class Fit:
         return frame
 
     def interval(
-        self, point: Float[np.ndarray, "*shape"], samples: Float[np.ndarray, "samples *shape"]
+        self, samples: Float[np.ndarray, "samples *shape"]
     ) -> tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]]:
-        """Interval at `level` from bootstrap values (see `interval.percentiles`)."""
-        count = int(self.used.sum(axis=1).min())
-        return percentiles(point, samples, self.level, spread_factor(count, self.theta.shape[-1]))
+        """Interval at `level` from bootstrap values."""
+        return percentiles(samples, self.level)
 
     def shares(self, ratios: Ratios) -> Float[np.ndarray, " families"]:
         """Ratios in table order, checked.
@@ -217,7 +216,7 @@ class Fit:
         value = _shown(self.theta, stated)
         low = high = np.full(value.shape, np.nan)
         if self.samples is not None:
-            ends = self.interval(value, _shown(self.samples, stated))
+            ends = self.interval(_shown(self.samples, stated))
             low, high = (np.clip(end, lower, upper) for end in ends)
         rows = [
             (

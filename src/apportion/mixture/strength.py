@@ -71,7 +71,7 @@ def _gammas(fit: Fit, goal: Objective, model: LossModel, held: np.ndarray) -> li
     point = LossModel.of(fit, model.params, model.tokens, None, fit.theta[None]).gamma[0]
     if fit.samples is not None:
         drawn = LossModel.of(fit, model.params, model.tokens, None, fit.samples).gamma
-        low, high = fit.interval(point, drawn)
+        low, high = fit.interval(drawn)
     else:
         place = int(np.flatnonzero(_is_gamma(fit, model))[0])
         error = standard_errors(fit.law, fit.runs, fit.theta, fit.used)[:, place]
