@@ -9,6 +9,7 @@ import numpy as np
 
 from apportion.mixture.laws import Law, get_law
 from apportion.mixture.laws.base import Parameter
+from apportion.mixture.result import Fit, Status
 from apportion.mixture.runs import RunTable
 
 # Plausible values per symbol, on their own scale (amplitudes are drawn before the logarithm).
@@ -85,6 +86,24 @@ def synthetic_runs(
     log_loss = log_loss + noise * rng.standard_normal(log_loss.shape)
     seed_column = None if seeds is None else np.arange(runs) % seeds
     return replace(table, losses=np.exp(log_loss), seed=seed_column), theta
+
+
+def family_fit(
+    gamma: Sequence[float], *, samples: int = 0, spread: float = 0.01, seed: int = 0
+) -> Fit:
+    """A fit of the family law with given gammas, and samples of them with a given spread."""
+    runs, theta = synthetic_runs(families=len(gamma), runs=80, noise=0.001, seed=seed)
+    theta = theta.copy()
+    theta[:, 5] = gamma
+    drawn = None
+    if samples:
+        rng = np.random.default_rng(seed)
+        drawn = np.repeat(theta[None], samples, axis=0)
+        drawn[..., 5] += spread * rng.standard_normal(drawn.shape[:2])
+    count = len(runs.targets)
+    used = np.ones((count, len(runs)), dtype=bool)
+    status = Status(True, "made by hand")
+    return Fit(get_law("family"), runs, theta, np.zeros(count), used, drawn, status)
 
 
 def _draw(parameter: Parameter, rng: np.random.Generator) -> float:
