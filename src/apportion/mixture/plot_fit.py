@@ -176,27 +176,22 @@ def _line(
 
 def _predicted(above: Axes, below: Axes, rows: pd.DataFrame, k: int) -> Any:
     """The points of one family in both panels; its handle for the legend."""
+    colour = COLOURS[k % len(COLOURS)]
     style: dict[str, Any] = {
-        "color": COLOURS[k % len(COLOURS)],
+        "color": colour,
         "marker": MARKERS[(k + k // len(COLOURS)) % len(MARKERS)],
         "markersize": 4.2,
         "linestyle": "",
-        "elinewidth": 0.8,
         "alpha": 0.85,
     }
-    observed = rows["observed"].to_numpy(dtype=float)
-    predicted = rows["predicted"].to_numpy(dtype=float)
-    ends = rows[["low", "high"]].to_numpy(dtype=float).T
-    reach = None
-    if np.isfinite(ends).all():
-        reach = np.maximum(np.stack([predicted - ends[0], ends[1] - predicted]), 0.0)
-    below.errorbar(
-        observed,
-        100 * rows["error"].to_numpy(dtype=float),
-        yerr=None if reach is None else 100 * reach / observed,
-        **style,
-    )
-    return above.errorbar(observed, predicted, yerr=reach, **style)
+    names = ["observed", "predicted", "error", "low", "high"]
+    observed, predicted, error, low, high = rows[names].to_numpy(dtype=float).T
+    if np.isfinite(low).all():
+        bars: Any = {"color": colour, "linewidth": 0.8, "alpha": 0.85}
+        above.vlines(observed, low, high, **bars)
+        below.vlines(observed, 100 * (low / observed - 1), 100 * (high / observed - 1), **bars)
+    below.plot(observed, 100 * error, **style)
+    return above.plot(observed, predicted, **style)[0]
 
 
 def _columns(names: Sequence[str]) -> int:

@@ -52,10 +52,9 @@ def plot_ratios(optimum: Optimum) -> Figure:
         axes.barh(base, ratio, height=1.6 * _ROW, color=COLOURS[0], alpha=0.85, zorder=2)
         handles: list[Any] = [axes.patches[0]]
         if np.isfinite(ends).all():
-            reach = np.maximum(np.stack([ratio - ends[0], ends[1] - ratio]), 0.0)
-            axes.errorbar(
-                ratio, base, xerr=reach, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2, zorder=3
-            )
+            middle, half = ends.mean(axis=0), np.ptp(ends, axis=0) / 2
+            style = {"fmt": "none", "ecolor": INK, "elinewidth": 1.1, "capsize": 2, "zorder": 3}
+            axes.errorbar(middle, base, xerr=half, **style)
         for k, name in enumerate(others):
             shares = [100 * optimum.mixtures[name][family] for family in families]
             place = base + _ROW * (1.6 + k)

@@ -12,6 +12,7 @@ import scipy
 
 import apportion
 from apportion.budget import format_count
+from apportion.mixture.figure import amount
 from apportion.mixture.parts import Section, Table
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
@@ -23,6 +24,12 @@ _WORST = 12
 def runs_digest(runs: RunTable) -> str:
     """SHA-256 of the runs in their file layout: says whether two results rest on the same runs."""
     return hashlib.sha256(runs.to_frame().to_csv(index=False).encode("utf-8")).hexdigest()
+
+
+def spans(runs: RunTable) -> str:
+    """The sizes of the runs: "N 50k to 800k, D 400k to 2M"."""
+    sizes = (("N", runs.params), ("D", runs.tokens))
+    return ", ".join(f"{name} {amount(v.min())} to {amount(v.max())}" for name, v in sizes)
 
 
 def trust(fit: Fit) -> Section:
@@ -122,7 +129,7 @@ def made(fit: Fit) -> Section:
         "objective": "Huber (delta 0.001) on log losses, summed over runs",
         "bootstrap": samples,
         "intervals": f"{fit.level:.0%}",
-        "runs": str(fit.runs),
+        "runs": f"{len(fit.runs)} of {len(fit.families)} families, {spans(fit.runs)}",
         "SHA-256 of the runs": runs_digest(fit.runs),
         "versions": (
             f"apportion {apportion.__version__}, Python {platform.python_version()}, "

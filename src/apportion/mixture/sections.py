@@ -14,7 +14,6 @@ import pandas as pd
 
 from apportion.budget import format_count
 from apportion.mixture.diagnose import Diagnosis
-from apportion.mixture.figure import amount
 from apportion.mixture.heldout import heldout_table
 from apportion.mixture.optimum import Optimum
 from apportion.mixture.parts import Page, Picture, Section, Table
@@ -22,7 +21,7 @@ from apportion.mixture.plot import plot_heldout, plot_losses, plot_ratios, svg
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
 from apportion.mixture.section_diagnosis import diagnosis_sections
-from apportion.mixture.section_fit import made, parameters, residuals, summary, trust
+from apportion.mixture.section_fit import made, parameters, residuals, spans, summary, trust
 from apportion.mixture.wording import intervals, percent
 
 
@@ -66,11 +65,7 @@ def report_page(
         data["diagnosis"] = diagnosis.to_dict()
     sections += [parameters(fit), residuals(fit), made(fit)]
     title = f"Data mixture: {len(fit.families)} families, {len(fit.runs)} runs"
-    spans = [
-        f"{name} {amount(values.min())} to {amount(values.max())}"
-        for name, values in (("N", fit.runs.params), ("D", fit.runs.tokens))
-    ]
-    lead = f"{', '.join(fit.families)}; {', '.join(spans)}; {fit.law.name} law."
+    lead = f"{', '.join(fit.families)}; {spans(fit.runs)}; {fit.law.name} law."
     return Page(title, lead, tuple(sections), {"results.json": data})
 
 

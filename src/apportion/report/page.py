@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,42 +21,22 @@ import apportion
 from apportion.errors import require
 from apportion.files import write_text
 from apportion.report.cells import grid
-from apportion.report.parts import Section
+from apportion.report.parts import Page, Section
 from apportion.report.vector import embed
 
 
-def write_page(
-    path: str | Path,
-    title: str,
-    sections: Sequence[Section],
-    *,
-    lead: str = "",
-    data: Mapping[str, Any] | None = None,
-) -> None:
-    """Write the page atomically; see `render`.
+def write_page(page: Page, path: str | Path) -> None:
+    """Write a page atomically; see `render`.
 
     Raises:
         InputError: the path cannot be written, or a figure is not a plain SVG.
         MissingExtraError: jinja2 is not installed.
     """
-    write_text(path, render(title, sections, lead=lead, data=data))
+    write_text(path, render(page))
 
 
-def render(
-    title: str,
-    sections: Sequence[Section],
-    *,
-    lead: str = "",
-    data: Mapping[str, Any] | None = None,
-) -> str:
+def render(page: Page) -> str:
     """The page as text; the same input gives the same text.
-
-    Args:
-        title: heading of the page.
-        sections: see `parts.Section`.
-        lead: one sentence under the heading.
-        data: results to be saved from the page, by file name; tables become lists of rows, and what
-            is not a finite number becomes null.
 
     Raises:
         InputError: a figure is not a plain SVG.
@@ -70,11 +50,11 @@ def render(
     template = environment.from_string(folder.joinpath("page.html").read_text(encoding="utf-8"))
     style = folder.joinpath("page.css").read_text(encoding="utf-8")
     return template.render(
-        title=title,
-        lead=lead,
+        title=page.title,
+        lead=page.lead,
         style=style,
-        sections=[_section(k, section) for k, section in enumerate(sections, 1)],
-        files={name: _address(value) for name, value in (data or {}).items()},
+        sections=[_section(k, section) for k, section in enumerate(page.sections, 1)],
+        files={name: _address(value) for name, value in page.data.items()},
         version=apportion.__version__,
     )
 

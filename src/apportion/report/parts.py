@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import pandas as pd
 
@@ -69,3 +69,25 @@ class Section(Protocol):
     def pictures(self) -> Sequence[Picture]: ...
     @property
     def tables(self) -> Sequence[Table]: ...
+
+
+@runtime_checkable
+class Page(Protocol):
+    """A whole page.
+
+    Attributes:
+        title: its heading.
+        lead: one sentence under the heading; may be empty.
+        sections: in the order shown.
+        data: results to be saved from the page, by file name; written as JSON, tables as lists of
+            rows, what is not a finite number as null.
+    """
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def lead(self) -> str: ...
+    @property
+    def sections(self) -> Sequence[Section]: ...
+    @property
+    def data(self) -> Mapping[str, Any]: ...
