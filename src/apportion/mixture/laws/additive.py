@@ -21,6 +21,7 @@ from apportion.mixture.laws.base import (
     grid_points,
     log_amplitude,
     log_sum_exp,
+    starting_values,
 )
 from apportion.mixture.laws.powers import ALPHA, BETA, A, B, E, size_terms
 
@@ -93,7 +94,10 @@ class Additive(Law):
     ) -> Float[np.ndarray, "starts q"]:
         """N and D first, blind to the mixture; then the benefits from what is left of the loss."""
         families = at.ratios.shape[-1]
-        exponents = grid_points((0.15, 0.35, 0.7), (0.15, 0.35, 0.7))
+        steps = (0.15, 0.35, 0.7)
+        exponents = grid_points(
+            *(starting_values(x, steps) for x in (at.log_params, at.log_tokens))
+        )
         by_n = np.exp(-exponents[:, :1] * at.log_params)
         by_d = np.exp(-exponents[:, 1:] * at.log_tokens)
         basis = np.stack(np.broadcast_arrays(np.ones_like(by_n), by_n, by_d), axis=-1)

@@ -226,6 +226,17 @@ def grid_points(*axes: Iterable[float]) -> Float[np.ndarray, "points axes"]:
     return np.stack([axis.ravel() for axis in mesh], axis=-1)
 
 
+def starting_values(
+    log_size: Float[np.ndarray, " runs"], values: tuple[float, ...]
+) -> tuple[float, ...]:
+    """Starting exponents of N or D; the middle one alone where that size never varies.
+
+    The others would give the same start again.
+    """
+    middle = len(values) // 2
+    return values if np.ptp(log_size) > 0 else values[middle : middle + 1]
+
+
 def log_amplitude(value: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
     """Logarithm with zero mapped to `LOG_ZERO` + 20: off the plateau where gradients vanish.
 

@@ -25,6 +25,7 @@ from apportion.mixture.laws.base import (
     grid_points,
     log_amplitude,
     log_sum_exp,
+    starting_values,
 )
 from apportion.mixture.laws.powers import ALPHA, BETA, A, B, E, size_terms
 
@@ -114,7 +115,10 @@ class Transfer(Law):
         """One tau for all other families at first; the amplitudes follow by least squares."""
         families = at.ratios.shape[-1]
         tau = (0.02, 0.08, 0.25, 0.6) if families > 1 else (0.0,)
-        grid = grid_points((0.15, 0.35, 0.7), (0.15, 0.35, 0.7), tau, *self._extra_grid())
+        steps = (0.15, 0.35, 0.7)
+        # beta also shapes the ratios' part, so it is scanned at a fixed D too.
+        alpha = starting_values(at.log_params, steps)
+        grid = grid_points(alpha, steps, tau, *self._extra_grid())
         theta = np.zeros((len(grid), 5 + self._extra + families - 1))
         theta[:, 3:5] = grid[:, :2]
         theta[:, 5 : 5 + self._extra] = grid[:, 3:]
