@@ -29,12 +29,13 @@ app = typer.Typer(
 app.add_typer(mixture.app, name="mixture")
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         import apportion
 
         typer.echo(f"apportion {apportion.__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -12,6 +12,7 @@ from apportion.cli import (
     mixture_diagnose,
     mixture_fit,
     mixture_optimize,
+    mixture_report,
     mixture_sweep,
 )
 
@@ -30,6 +31,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "compare": (mixture_diagnose.compare, mixture_diagnose.COMPARE_EXAMPLES),
     "design": (mixture_design.design, mixture_design.DESIGN_EXAMPLES),
     "sweep": (mixture_sweep.sweep, mixture_sweep.SWEEP_EXAMPLES),
+    "report": (mixture_report.report, mixture_report.REPORT_EXAMPLES),
     "count": (mixture_count.count, mixture_count.COUNT_EXAMPLES),
 }
 """Every command, and the examples in its help; the tests run them."""
