@@ -73,7 +73,7 @@ class LossModel:
             power = np.maximum(self.gamma, 0.0)
             with np.errstate(divide="ignore"):
                 log = np.log(ratios[:, list(self.own)])
-            return self.log_alone - np.where(power > 0, power * log, 0.0)
+            return self.log_alone - power * np.where(power > 0, log, 0.0)
         return self._raw(ratios)
 
     def _raw(self, ratios: np.ndarray) -> np.ndarray:

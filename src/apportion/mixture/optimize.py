@@ -30,6 +30,8 @@ from apportion.mixture.supply import parse_supply
 if TYPE_CHECKING:
     from apportion.mixture.fit import Fit
 
+# Passes over a supply up to which repetition costs next to nothing (Muennighoff et al.).
+_OFTEN = 4.0
 Amounts = str | Path | Mapping[str, Any]
 Ratios = Mapping[str, float] | Sequence[float] | np.ndarray
 
@@ -253,13 +255,19 @@ def _notes(asked: _Request, ratios: np.ndarray, repetition: bool) -> list[str]:
 def _epoch_notes(asked: _Request, ratios: np.ndarray) -> list[str]:
     assert asked.supply is not None
     epochs = ratios * asked.size[1] / asked.supply
-    if asked.max_epochs is not None or "unique" in asked.fit.law.needs:
+    if asked.max_epochs is not None:
         return []
+    discounted = "unique" in asked.fit.law.needs
+    advice = (
+        "discounted, but not forbidden: set max_epochs as well if that is too often"
+        if discounted
+        else "and the law counts repeated tokens as new: set max_epochs or repetition=True"
+    )
     return [
-        f"{family} would be repeated {epochs[k]:.3g} times ({format_count(asked.supply[k])} tokens "
-        "of supply), and the law counts repeated tokens as new: set max_epochs or repetition=True"
+        f"{family} would be read {epochs[k]:.3g} times ({format_count(asked.supply[k])} tokens of "
+        f"supply), {advice}"
         for k, family in enumerate(asked.fit.families)
-        if epochs[k] > 1.0 + 1e-9
+        if epochs[k] > (_OFTEN if discounted else 1.0 + 1e-9)
     ]
 
 

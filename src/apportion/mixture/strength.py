@@ -31,6 +31,8 @@ def weak_points(fit: Fit, goal: Objective, model: LossModel, held: np.ndarray) -
         held: families whose ratio the constraints give; nothing about them is needed.
     """
     reasons: list[str] = []
+    if (~held).sum() < 2:
+        return reasons
     if any("did not settle" in note for note in fit.status.notes):
         reasons.append("the fit did not settle")
     if len(np.unique(fit.runs.mixtures())) == 1:
