@@ -12,10 +12,10 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from pydoc_data.topics import topics
 
 import numpy as np
 import pandas as pd
-from pydoc_data.topics import topics
 
 from apportion.budget import format_count
 from apportion.cli import run

@@ -81,6 +81,7 @@ def test_the_examples_run(apportion, here, name, line):
         ["mixture", "fit"],
         ["mixture", "fit", "runs.csv", "--nonsense"],
         ["mixture", "fit", "runs.csv", "--bootstrap", "many"],
+        ["mixture", "fit", "runs.csv", "--format", "excel"],
         ["mixture", "predict", "fit.json", "--params", "1B"],
     ],
 )

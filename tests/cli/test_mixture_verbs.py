@@ -104,9 +104,9 @@ def test_ratios_from_a_file(apportion, here, form):
     elif form == "one row":
         pd.DataFrame([{f"ratio_{n}": v for n, v in RATIOS.items()}]).to_csv(path, index=False)
     else:
-        pd.DataFrame({"family": RATIOS, "ratio": RATIOS.values()}).assign(
-            family=list(RATIOS)
-        ).to_csv(path, index=False)
+        pd.DataFrame({"family": list(RATIOS), "ratio": list(RATIOS.values())}).to_csv(
+            path, index=False
+        )
     done = apportion("mixture", "predict", "fit.json", *SIZE, "--ratios", path.name, "--json")
     assert done.code == 0, done.err
     same(mx.load("fit.json").predict(2e6, 2e7, RATIOS), done.json)
@@ -200,3 +200,41 @@ def test_count(apportion, here):
     same(supply.to_frame(), done.json["texts"])
     assert dict(mx.parse_supply("mine.json")) == dict(supply)
     assert apportion("mixture", "count", "text", "--json").json["tokens"] == {}
+
+
+def test_export(apportion, here):
+    places = [f"--path={name}=/data/{name}" for name in RATIOS]
+    done = apportion("mixture", "export", "ratios.json", "--to", "megatron", *places, "--json")
+    assert done.code == 0, done.err
+    ratios = json.loads((here / "ratios.json").read_text(encoding="utf-8"))["ratios"]
+    expected = mx.export(ratios, "megatron", {name: f"/data/{name}" for name in ratios})
+    assert done.json == {"to": "megatron", "text": expected}
+    shown = apportion("mixture", "export", "ratios.json", "--to", "megatron", *places)
+    assert shown.out == expected.rstrip("\n") + "\n"
+
+
+def test_export_knows_the_optimum(apportion, here):
+    limits = ("--supply", "supply.json", "--max-epochs", "1", "-o", "best.json")
+    done = apportion("mixture", "optimize", "fit.json", "--params", "2M", "--tokens", "6e10",
+                     *limits)  # fmt: skip
+    assert done.code == 0, done.err
+    places = [f"--path={name}={name}.bin" for name in RATIOS]
+    rest = ("--to", "olmo-core", "--batch-tokens", "4M", "-o", "mix.py")
+    done = apportion("mixture", "export", "best.json", *places, *rest)
+    assert done.code == 0, done.err
+    best = mx.load("fit.json").optimize(2e6, 6e10, supply="supply.json", max_epochs=1)
+    expected = mx.export(
+        best, "olmo-core", {name: f"{name}.bin" for name in RATIOS}, batch_tokens=4_000_000
+    )
+    assert (here / "mix.py").read_text(encoding="utf-8") == expected
+
+
+def test_report(apportion, here):
+    done = apportion("mixture", "report", "fit.json", *SIZE, "--no-diagnosis", "-o", "page.html")
+    assert done.code == 0, done.err
+    page = (here / "page.html").read_text(encoding="utf-8")
+    best = mx.load("fit.json").optimize(2e6, 2e7)
+    for family, ratio in best.ratios.items():
+        assert family in page
+        assert f"{ratio:.3f}" in page
+    assert "wrote the page to page.html" in done.out

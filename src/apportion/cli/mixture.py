@@ -10,6 +10,7 @@ from apportion.cli import (
     mixture_count,
     mixture_design,
     mixture_diagnose,
+    mixture_export,
     mixture_fit,
     mixture_optimize,
     mixture_report,
@@ -31,6 +32,7 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "compare": (mixture_diagnose.compare, mixture_diagnose.COMPARE_EXAMPLES),
     "design": (mixture_design.design, mixture_design.DESIGN_EXAMPLES),
     "sweep": (mixture_sweep.sweep, mixture_sweep.SWEEP_EXAMPLES),
+    "export": (mixture_export.export, mixture_export.EXPORT_EXAMPLES),
     "report": (mixture_report.report, mixture_report.REPORT_EXAMPLES),
     "count": (mixture_count.count, mixture_count.COUNT_EXAMPLES),
 }

@@ -51,10 +51,9 @@ def fit(
     from apportion.mixture import fit as fit_law
 
     show = Output(json)
-    show.text(runs)
     with show.progress(f"fitting, {bootstrap} refits" if bootstrap else "fitting") as progress:
         fitted = fit_law(runs, law, bootstrap=bootstrap, seed=seed, level=level, progress=progress)
-    show.text(fitted.status)
+    show.text(runs, fitted.status)
     quality, parameters = fitted.quality(), fitted.parameters
     show.table(
         quality,

@@ -68,7 +68,7 @@ def report(
             diagnosis=diagnose(fitted.runs, fit=fitted) if diagnosis else None,
             heldout=None if heldout is None else read_runs(heldout),
         )
-        write_page(out, page.title, page.sections, lead=page.lead, data=page.data)
+        write_page(page, out)
     show.text(page.title)
     show.wrote(out, "the page")
     show.result({"title": page.title, "sections": [section.title for section in page.sections]})

@@ -183,12 +183,16 @@ def _console(stderr: bool = False) -> Console:
 
 
 def _print(what: Any) -> None:
+    """Lines to stdout; rich measures and folds them, this writes them."""
+    whole = isinstance(what, str) and not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    if not whole:
+        console = _console()
+        with console.capture() as captured:
+            console.print(what)
+        what = captured.get().removesuffix("\n")
     try:
-        if isinstance(what, str) and not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-            print(what, flush=True)
-        else:
-            _console().print(what, soft_wrap=False)
-            sys.stdout.flush()
+        # Rows of a table are filled up with blanks, which nobody sees and diffs stumble over.
+        print("\n".join(line.rstrip() for line in what.split("\n")), flush=True)
     except BrokenPipeError:
         _silence(sys.stdout)
         raise typer.Exit(_READER_GONE) from None

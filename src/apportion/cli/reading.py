@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -26,7 +26,9 @@ def _option(help: str, *names: str, metavar: str | None = None) -> Any:
 
 def _options(
     files: Files,
-    format: Annotated[str, _option("Layout: auto, own, regmix or olmix.")] = "auto",
+    format: Annotated[
+        Literal["auto", "own", "regmix", "olmix"], _option("Layout of the files.")
+    ] = "auto",
     params: Annotated[
         str | None, _option("Parameters of every run, for files without them.", metavar="N")
     ] = None,
@@ -85,7 +87,7 @@ def _options(
         )
     return read_runs(
         *files,
-        format=format,  # pyright: ignore[reportArgumentType]
+        format=format,
         params=params,
         tokens=tokens,
         params_column=params_column,

@@ -7,6 +7,7 @@ import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from apportion.budget import parse_count
 from apportion.errors import InputError
@@ -48,6 +49,30 @@ def shares(text: str | None, what: str = "ratios") -> dict[str, float]:
     else:
         found = pairs(text, what, "romance=0.3,slavic=0.7 (or a JSON or CSV file)")
     return {name: _number(value, f"{what} of {name}") for name, value in found.items()}
+
+
+def optimum_file(text: str) -> dict[str, Any]:
+    """`tokens`, `supply` and `max_epochs` of a file that `optimize -o` wrote; else nothing."""
+    if "=" in text or not text.endswith(".json") or not Path(text).is_file():
+        return {}
+    value = read_json(text)
+    names = ("tokens", "supply", "max_epochs")
+    return {name: value.get(name) for name in names} if isinstance(value, dict) else {}
+
+
+def paths(items: Sequence[str]) -> dict[str, list[str]]:
+    """`FAMILY=PATH`, one each; a family may have several paths.
+
+    Raises:
+        InputError: an item of another form.
+    """
+    found: dict[str, list[str]] = {}
+    for item in items:
+        family, equals, path = item.partition("=")
+        if not (family and equals and path):
+            raise InputError(f"expected --path FAMILY=PATH such as romance=/data/fr; got {item!r}")
+        found.setdefault(family, []).append(path)
+    return found
 
 
 def repeated(items: Sequence[str] | None, what: str, example: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from apportion.mixture.compare import Comparison, compare
 from apportion.mixture.design import design
 from apportion.mixture.diagnose import Diagnosis, diagnose
+from apportion.mixture.export import TRAINERS, export
 from apportion.mixture.fit import fit
 from apportion.mixture.fitfile import load
 from apportion.mixture.laws import LAWS, Law, get_law, with_repetition
@@ -31,6 +32,7 @@ from apportion.mixture.read import ModelShape, concat_runs, read_runs, write_run
 from apportion.mixture.regroup import merge_families
 from apportion.mixture.result import Fit, Status
 from apportion.mixture.runs import RunTable
+from apportion.mixture.sections import report_page
 from apportion.mixture.supply import Supply, count, parse_supply
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAWS",
+    "TRAINERS",
     "Comparison",
     "Diagnosis",
     "Fit",
@@ -54,6 +57,7 @@ __all__ = [
     "count",
     "design",
     "diagnose",
+    "export",
     "fit",
     "get_law",
     "load",
@@ -62,6 +66,7 @@ __all__ = [
     "parse_supply",
     "profile",
     "read_runs",
+    "report_page",
     "sweep",
     "with_repetition",
     "write_runs",
