@@ -328,6 +328,14 @@ def test_repetition_is_discounted_instead_of_capped():
         optimize(fit, N, D, repetition=True)
 
 
+def test_a_discounting_law_without_supply_says_what_it_does():
+    fit = replace(family_fit([0.1, 0.2]), law=get_law("family+repetition"))
+    assert any("tokens are not discounted" in note for note in optimize(fit, N, D).notes)
+    runs = replace(fit.runs, unique_tokens=np.array([1e9, 1e12]))
+    known = optimize(replace(fit, runs=runs), N, D)
+    assert any("unique tokens of the runs" in note for note in known.notes)
+
+
 # --- gains -----------------------------------------------------------------------------------
 
 

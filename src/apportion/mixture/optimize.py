@@ -246,9 +246,9 @@ def _notes(asked: _Request, ratios: np.ndarray, repetition: bool) -> list[str]:
     if repetition and asked.unique is None:
         notes.append("unique tokens are those of the runs; give a supply for the real ones")
     if "unique" in fit.law.needs and asked.unique is None and not repetition:
-        notes.append(
-            "no supply given: repeated tokens are discounted against the unique tokens of the runs"
-        )
+        known = fit.runs.unique_tokens is not None
+        what = "discounted against the unique tokens of the runs" if known else "not discounted"
+        notes.append(f"no supply given: repeated tokens are {what}")
     return notes + reach_notes(fit, *asked.size, ratios)
 
 
