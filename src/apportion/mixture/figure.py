@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+import unicodedata
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -76,7 +77,8 @@ _LOOK = {
     "path.simplify": False,
 }
 _FORMATS = ("svg", "png", "pdf")
-_LONGEST = 24
+# Average letters; a third of a figure's width.
+_WIDEST = 18.0
 
 
 @contextmanager
@@ -119,12 +121,22 @@ def save(figure: Figure, path: str | Path) -> None:
 
 
 def label(name: str) -> str:
-    """A family's name as it is shown: long ones shortened in the middle."""
+    """A family's name as it is shown: one that is too wide is shortened in the middle."""
     flat = re.sub(r"[\s\x00-\x1f\x7f]+", " ", name).strip()
-    if len(flat) > _LONGEST:
-        flat = f"{flat[: _LONGEST - 9]}…{flat[-8:]}"
+    head, tail = flat, ""
+    while _width(head) + _width(tail) > _WIDEST:
+        cut = head + tail
+        half = (len(cut) - 1) // 3
+        head, tail = cut[: len(cut) - 1 - half], cut[len(cut) - half :]
+    shown = f"{head}…{tail}" if tail else head
     # A legend leaves out labels that start with an underscore; the space has no width.
-    return f"\u200b{flat}" if flat.startswith("_") else flat
+    return f"\u200b{shown}" if shown.startswith("_") else shown
+
+
+def _width(text: str) -> float:
+    """Width in average letters."""
+    wide = (c in "mwMW@%" or unicodedata.east_asian_width(c) in "WF" for c in text)
+    return sum(1.6 if each else 1.0 for each in wide)
 
 
 def amount(value: float) -> str:
@@ -201,6 +213,13 @@ def size_legend(
     pairs = zip(*entries, strict=True)
     order = [entry for pair in pairs for entry in pair] if wide else entries[0] + entries[1]
     legend(figure, [h for h, _ in order], [n for _, n in order], longest if wide else 2)
+
+
+def settle(figure: Figure) -> None:
+    """Lay a finished figure out, once: the layout moves a little with every drawing."""
+    for _ in range(2):
+        figure.draw_without_rendering()
+    figure.set_layout_engine("none")
 
 
 def _render(figure: Figure, kind: str, *, transparent: bool) -> bytes:

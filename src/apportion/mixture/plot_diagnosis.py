@@ -21,6 +21,7 @@ from apportion.mixture.figure import (
     label,
     levels,
     look,
+    settle,
     size_legend,
 )
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 # Marks of a pair's verdict; a cell without one was tested and has no effect.
 _MARKS = {"large": "**", "small": "*", "unclear": "?", "none": "", "not testable": "–"}
+_LEGEND = "** at least the noise of a run, * less\n? cannot be excluded, – not testable"
 _DARK = "#111111"
 _ROW = 0.085
 _GAP = 0.14
@@ -76,19 +78,16 @@ def plot_cross_effects(diagnosis: Diagnosis) -> Figure:
         axes.tick_params(length=0)
         axes.set_xticks(range(len(columns)), [label(name) for name in columns], rotation=90)
         axes.set_yticks(range(len(rows)), [label(name) for name in rows])
-        axes.set_xlabel(f"share moved to ({STEP:g} from the others equally)")
+        axes.set_xlabel(f"{STEP:g} of share moved to\n\n{_LEGEND}")
         axes.set_ylabel("loss of")
         for side in ("left", "bottom"):
             axes.spines[side].set_visible(False)
         bar = figure.colorbar(image, ax=axes, location="top", shrink=0.9, aspect=30)
         bar.set_ticks([-strongest, 0.0, strongest])
         bar.set_ticklabels([_number(end) for end in (-strongest, 0.0, strongest)])
-        bar.set_label("change of the loss (nats per token)")
+        bar.set_label("change of loss (nats per token)")
         bar.outline.set_visible(False)
-        figure.supxlabel(
-            "** at least the noise of a run, * smaller,\n? cannot be excluded, – not testable",
-            fontsize=7.5,
-        )
+        settle(figure)
     return figure
 
 
@@ -132,6 +131,7 @@ def plot_gamma(diagnosis: Diagnosis) -> Figure:
         sizes = cells[["params", "tokens"]].to_numpy(dtype=float)
         size_legend(figure, sizes[:, 0], sizes[:, 1], 3, lines=False)
         figure.set_figheight(max(1.6, top) + 1.2)
+        settle(figure)
     return figure
 
 
@@ -158,9 +158,7 @@ def _matrix(
 def _colours() -> Any:
     """Blue through near white to orange, light enough at both ends for dark numbers."""
     colors = require("matplotlib.colors", "plot")
-    found = colors.LinearSegmentedColormap.from_list("effect", ["#5aa9dd", "#f4f4f4", "#f2a33a"])
-    found.set_bad(alpha=0.0)
-    return found
+    return colors.LinearSegmentedColormap.from_list("effect", ["#5aa9dd", "#f4f4f4", "#f2a33a"])
 
 
 def _common(axes: Axes, gamma: np.ndarray, first: float, last: float) -> None:

@@ -22,6 +22,7 @@ from apportion.mixture.figure import (
     levels,
     log_axis,
     look,
+    settle,
     size_legend,
 )
 from apportion.mixture.heldout import heldout_table
@@ -67,6 +68,7 @@ def plot_losses(fit: Fit, families: Sequence[str] | None = None) -> Figure:
             else:
                 axes.remove()
         size_legend(figure, fit.runs.params, fit.runs.tokens, 3 * columns)
+        settle(figure)
     return figure
 
 
@@ -104,6 +106,7 @@ def plot_heldout(fit: Fit, runs: RunTable) -> Figure:
         below.set(xlabel="observed loss (nats per token)", ylabel="relative error (%)")
         names = [label(family) for family in families]
         legend(figure, handles, names, _columns(names))
+        settle(figure)
     return figure
 
 

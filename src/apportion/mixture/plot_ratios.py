@@ -20,6 +20,7 @@ from apportion.mixture.figure import (
     label,
     legend,
     look,
+    settle,
 )
 from apportion.mixture.optimum import Optimum
 
@@ -77,10 +78,11 @@ def plot_ratios(optimum: Optimum) -> Figure:
         axes.tick_params(axis="y", length=0)
         axes.grid(visible=False, axis="y")
         axes.set_xlim(left=0.0)
-        axes.set_xlabel("sampling ratio (% of all training tokens)")
+        axes.set_xlabel("sampling ratio (% of the tokens)")
         axes.set_title(f"N = {amount(optimum.params)}, D = {amount(optimum.tokens)}")
         proposed = (
             f"proposed, {optimum.level:.0%} interval" if len(axes.collections) else "proposed"
         )
         legend(figure, handles, [proposed, *others], 2)
+        settle(figure)
     return figure
