@@ -35,10 +35,10 @@ import numpy as np
 import pandas as pd
 
 from apportion.mixture.compare import AVERAGE, compare
+from apportion.mixture.comparison.regressors import RegMix
+from apportion.mixture.comparison.scores import rank_correlation
 from apportion.mixture.read import concat_runs, read_runs
-from apportion.mixture.regressors import RegMix
 from apportion.mixture.runs import RunTable
-from apportion.mixture.scores import rank_correlation
 from harness import ROOT, arguments, record, show
 
 DATA = ROOT.parent / "shared" / "data"

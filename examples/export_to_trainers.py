@@ -45,7 +45,8 @@ def main(path: str | None = None, out: str | Path = "trainers") -> None:
             print(f"{trainer}: refused, {error}")
         else:
             print(f"{trainer}: {len(text.splitlines())} lines in {folder / trainer}.txt")
-    print("\n" + (folder / "megatron.txt").read_text(encoding="utf-8"))
+            if trainer == "megatron":
+                print(text)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
 
@@ -133,3 +134,11 @@ def test_ratios(apportion, ratios, said):
 )  # fmt: skip
 def test_requests(apportion, arguments, said):
     refused(apportion("mixture", *arguments), said)
+
+
+def test_a_missing_extra_is_named(apportion, monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("apportion.mixture.sweep")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    refused(apportion("mixture", "sweep", "--data", "text", "--out", "x.csv"), "'torch'",
+            "pip install 'apportion[sweep]'")  # fmt: skip

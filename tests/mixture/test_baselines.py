@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apportion.errors import InputError
-from apportion.mixture.baselines import (
+from apportion.mixture.proposal.baselines import (
     baselines,
     proportional,
     temperature,

@@ -14,12 +14,12 @@ from scipy.stats import spearmanr
 
 from apportion.errors import InputError
 from apportion.mixture.compare import AVERAGE, MEAN_LOSS, compare
-from apportion.mixture.holdout import matches, splits
+from apportion.mixture.comparison.holdout import matches, splits
+from apportion.mixture.comparison.regressors import Linear, Nearest, RegMix
+from apportion.mixture.comparison.scores import explained, mixture_rank, rank_correlation
+from apportion.mixture.comparison.verdict import Candidate, judge
 from apportion.mixture.laws import get_law
-from apportion.mixture.regressors import Linear, Nearest, RegMix
 from apportion.mixture.runs import RunTable
-from apportion.mixture.scores import explained, mixture_rank, rank_correlation
-from apportion.mixture.verdict import Candidate, judge
 
 FAMILIES = ("romance", "slavic", "indic")
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import brentq
 
 from apportion.errors import InputError
-from apportion.mixture.constraints import Box, box, largest_tokens
+from apportion.mixture.proposal.constraints import Box, box, largest_tokens
 
 NAMES = ("a", "b", "c")
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from apportion.errors import InputError
-from apportion.mixture.crosseffect import cross_effects
 from apportion.mixture.diagnose import Diagnosis, diagnose
-from apportion.mixture.exponents import unusable_runs
-from apportion.mixture.extrapolate import extrapolation, hull_distance
+from apportion.mixture.diagnosis.crosseffect import cross_effects
+from apportion.mixture.diagnosis.exponents import unusable_runs
+from apportion.mixture.diagnosis.extrapolate import extrapolation, hull_distance
+from apportion.mixture.diagnosis.gamma import gamma_report
+from apportion.mixture.diagnosis.noise import own_ratio_cells, seed_noise, within_cell_spread
+from apportion.mixture.diagnosis.regression import contrasts, holm
 from apportion.mixture.fit import fit
-from apportion.mixture.gamma import gamma_report
-from apportion.mixture.noise import own_ratio_cells, seed_noise, within_cell_spread
-from apportion.mixture.regression import contrasts, holm
 from apportion.mixture.runs import RunTable
 from mixture.crossed import grid, own_power, squares, table
 from mixture.synthetic import synthetic_runs

@@ -11,16 +11,16 @@ from scipy.optimize import minimize
 
 from apportion.errors import InputError, WeakFitError
 from apportion.mixture import fit as fit_law
-from apportion.mixture.constraints import Box
-from apportion.mixture.gains import best_gain, compare_mixtures, relative_gain, verdict
-from apportion.mixture.interior import Problem, interior
-from apportion.mixture.kkt import best_sum, best_worst, kkt_residual
 from apportion.mixture.laws import get_law
-from apportion.mixture.objective import LossModel, Objective
 from apportion.mixture.optimize import optimize
-from apportion.mixture.optimum import GAIN, NO_GAIN, UNKNOWN, WORSE
-from apportion.mixture.polish import polish
-from apportion.mixture.solve import best_mixture, best_mixtures
+from apportion.mixture.proposal.constraints import Box
+from apportion.mixture.proposal.gains import best_gain, compare_mixtures, relative_gain, verdict
+from apportion.mixture.proposal.interior import Problem, interior
+from apportion.mixture.proposal.kkt import best_sum, best_worst, kkt_residual
+from apportion.mixture.proposal.objective import LossModel, Objective
+from apportion.mixture.proposal.optimum import GAIN, NO_GAIN, UNKNOWN, WORSE
+from apportion.mixture.proposal.polish import polish
+from apportion.mixture.proposal.solve import best_mixture, best_mixtures
 from mixture.synthetic import family_fit, synthetic_runs, synthetic_theta
 
 N, D = 1e9, 1e10

@@ -12,9 +12,9 @@ import pytest
 
 from apportion.errors import InputError
 from apportion.mixture.diagnose import diagnose
-from apportion.mixture.figure import label, levels, log_ticks
+from apportion.mixture.figures.figure import label, levels, log_ticks
+from apportion.mixture.figures.heldout import heldout_table
 from apportion.mixture.fit import fit
-from apportion.mixture.heldout import heldout_table
 from apportion.mixture.plot import (
     plot_cross_effects,
     plot_gamma,

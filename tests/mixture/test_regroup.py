@@ -9,7 +9,7 @@ import pytest
 
 from apportion.errors import InputError
 from apportion.mixture.diagnose import diagnose
-from apportion.mixture.regroup import find_grouping, judge_grouping, merge_families
+from apportion.mixture.diagnosis.regroup import find_grouping, judge_grouping, merge_families
 from mixture.crossed import grid, grouped, own_power, squares, table
 from mixture.synthetic import synthetic_runs
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from apportion.cli.extras import brought_by
 from apportion.cli.output import Output, number
 from apportion.cli.reading import Json
 
@@ -19,41 +20,49 @@ DESIGN_EXAMPLES = (
 )
 
 
+_Flops = Annotated[
+    str, typer.Option(help="What all runs together may cost, 6 N D each.", metavar="FLOPS")
+]
+_Tokens = Annotated[
+    list[str], typer.Option(help="Training tokens to choose from (repeat).", metavar="D")
+]
+_Params = Annotated[
+    list[str] | None,
+    typer.Option(help="Non-embedding parameters to choose from (repeat).", metavar="N"),
+]
+_Shape = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Shapes of `sweep` to choose from instead (repeat); the plan is then one for "
+        "`sweep --plan`.",
+        metavar="SHAPE",
+    ),
+]
+_Fit = Annotated[Path | None, typer.Option(help="A pilot fit, whose runs count as information.")]
+_Families = Annotated[
+    str | None, typer.Option(help="Families, without a pilot fit.", metavar="A,B,…")
+]
+_MaxRuns = Annotated[int | None, typer.Option(help="At most so many runs.")]
+_Repeats = Annotated[int, typer.Option(help="How often one run may be repeated with another seed.")]
+_Noise = Annotated[float, typer.Option(help="Standard deviation of the log loss of one run.")]
+_Lowest = Annotated[float, typer.Option(help="Least ratio of any family.")]
+_Seed = Annotated[int, typer.Option(help="First seed, and that of the candidates.")]
+_Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan as CSV.")]
+
+
 def design(
-    flops: Annotated[
-        str, typer.Option(help="What all runs together may cost, 6 N D each.", metavar="FLOPS")
-    ],
-    tokens: Annotated[
-        list[str], typer.Option(help="Training tokens to choose from (repeat).", metavar="D")
-    ],
-    params: Annotated[
-        list[str] | None,
-        typer.Option(help="Non-embedding parameters to choose from (repeat).", metavar="N"),
-    ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Shapes of `sweep` to choose from instead (repeat); the plan is then one for "
-            "`sweep --plan`.",
-            metavar="SHAPE",
-        ),
-    ] = None,
-    fit: Annotated[
-        Path | None, typer.Option(help="A pilot fit, whose runs count as information.")
-    ] = None,
-    families: Annotated[
-        str | None, typer.Option(help="Families, without a pilot fit.", metavar="A,B,…")
-    ] = None,
-    max_runs: Annotated[int | None, typer.Option(help="At most so many runs.")] = None,
-    repeats: Annotated[
-        int, typer.Option(help="How often one run may be repeated with another seed.")
-    ] = 2,
-    noise: Annotated[
-        float, typer.Option(help="Standard deviation of the log loss of one run.")
-    ] = 0.01,
-    lowest: Annotated[float, typer.Option(help="Least ratio of any family.")] = 0.03,
-    seed: Annotated[int, typer.Option(help="First seed, and that of the candidates.")] = 0,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan as CSV.")] = None,
+    flops: _Flops,
+    tokens: _Tokens,
+    params: _Params = None,
+    shape: _Shape = None,
+    fit: _Fit = None,
+    families: _Families = None,
+    max_runs: _MaxRuns = None,
+    repeats: _Repeats = 2,
+    noise: _Noise = 0.01,
+    lowest: _Lowest = 0.03,
+    seed: _Seed = 0,
+    out: _Out = None,
     json: Json = False,
 ) -> None:
     """Propose the runs that determine gamma and the exponents best for the compute."""
@@ -92,7 +101,7 @@ def _sizes(
     params: list[str] | None, shape: list[str] | None
 ) -> Sequence[float] | Mapping[str, float]:
     from apportion.budget import parse_count
-    from apportion.errors import InputError, require
+    from apportion.errors import InputError
 
     if bool(params) == bool(shape):
         raise InputError(
@@ -100,7 +109,7 @@ def _sizes(
         )
     if params:
         return [parse_count(each, "params") for each in params]
-    require("torch", "sweep")
-    from apportion.mixture.sweep.plan import parse_shape
+    with brought_by("sweep"):
+        from apportion.mixture.sweep.plan import parse_shape
 
     return {name: float(parse_shape(name).params) for name in shape or ()}

@@ -19,51 +19,58 @@ EXPORT_EXAMPLES = (
 )
 
 
+_Ratios = Annotated[
+    str,
+    typer.Argument(help="What `optimize -o` wrote, a JSON or CSV file, or romance=.6,slavic=.4."),
+]
+_To = Annotated[
+    str,
+    typer.Option(
+        help="megatron, nemo, olmo-core, huggingface, mosaicml, litgpt, nanotron or axolotl."
+    ),
+]
+_Path = Annotated[
+    list[str],
+    typer.Option(help="Data of a family, as the trainer takes it (repeat).", metavar="FAMILY=PATH"),
+]
+_Tokens = Annotated[
+    str | None, typer.Option(help="Training tokens D, if the file has none.", metavar="D")
+]
+_Supply = Annotated[
+    str | None,
+    typer.Option(help="Tokens of every family, if the file has none.", metavar="SUPPLY"),
+]
+_MaxEpochs = Annotated[
+    float | None, typer.Option(help="The most passes over a family; kept by rounding.")
+]
+_SequenceLength = Annotated[
+    int | None, typer.Option(help="Tokens of a training sample (mosaicml, litgpt).")
+]
+_BatchTokens = Annotated[
+    str | None, typer.Option(help="Tokens of a global batch (olmo-core).", metavar="TOKENS")
+]
+_TokensPerExample = Annotated[
+    str | None,
+    typer.Option(
+        help="Mean tokens of an example per family (huggingface).", metavar="FAMILY=TOKENS,…"
+    ),
+]
+_Seed = Annotated[int, typer.Option(help="Seed of the trainer's shuffling.")]
+_Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write there instead of printing.")]
+
+
 def export(
-    ratios: Annotated[
-        str,
-        typer.Argument(
-            help="What `optimize -o` wrote, a JSON or CSV file, or romance=.6,slavic=.4."
-        ),
-    ],
-    to: Annotated[
-        str,
-        typer.Option(
-            help="megatron, nemo, olmo-core, huggingface, mosaicml, litgpt, nanotron or axolotl."
-        ),
-    ],
-    path: Annotated[
-        list[str],
-        typer.Option(
-            help="Data of a family, as the trainer takes it (repeat).", metavar="FAMILY=PATH"
-        ),
-    ],
-    tokens: Annotated[
-        str | None, typer.Option(help="Training tokens D, if the file has none.", metavar="D")
-    ] = None,
-    supply: Annotated[
-        str | None,
-        typer.Option(help="Tokens of every family, if the file has none.", metavar="SUPPLY"),
-    ] = None,
-    max_epochs: Annotated[
-        float | None, typer.Option(help="The most passes over a family; kept by rounding.")
-    ] = None,
-    sequence_length: Annotated[
-        int | None, typer.Option(help="Tokens of a training sample (mosaicml, litgpt).")
-    ] = None,
-    batch_tokens: Annotated[
-        str | None, typer.Option(help="Tokens of a global batch (olmo-core).", metavar="TOKENS")
-    ] = None,
-    tokens_per_example: Annotated[
-        str | None,
-        typer.Option(
-            help="Mean tokens of an example per family (huggingface).", metavar="FAMILY=TOKENS,…"
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the trainer's shuffling.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write there instead of printing.")
-    ] = None,
+    ratios: _Ratios,
+    to: _To,
+    path: _Path,
+    tokens: _Tokens = None,
+    supply: _Supply = None,
+    max_epochs: _MaxEpochs = None,
+    sequence_length: _SequenceLength = None,
+    batch_tokens: _BatchTokens = None,
+    tokens_per_example: _TokensPerExample = None,
+    seed: _Seed = 0,
+    out: _Out = None,
     json: Json = False,
 ) -> None:
     """Write ratios as a trainer's configuration, refusing what the trainer refuses."""

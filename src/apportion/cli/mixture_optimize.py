@@ -21,56 +21,60 @@ OPTIMIZE_EXAMPLES = (
 _SHARE = "FAMILY=SHARE"
 
 
+_Objective = Annotated[
+    str,
+    typer.Option(
+        help="normalized, total, worst, target:FAMILY, or weights of the normalized losses "
+        "such as romance=2,slavic=1."
+    ),
+]
+_Floor = Annotated[list[str] | None, typer.Option(help="Least share (repeat).", metavar=_SHARE)]
+_Cap = Annotated[list[str] | None, typer.Option(help="Largest share (repeat).", metavar=_SHARE)]
+_Fix = Annotated[list[str] | None, typer.Option(help="Given share (repeat).", metavar=_SHARE)]
+_Supply = Annotated[
+    str | None,
+    typer.Option(
+        help="Tokens of every family: romance=3B,… or what `count -o` wrote.", metavar="SUPPLY"
+    ),
+]
+_MaxEpochs = Annotated[float | None, typer.Option(help="The most passes over a family's supply.")]
+_Repetition = Annotated[bool, typer.Option("--repetition", help="Discount repeated tokens.")]
+_Sizes = Annotated[
+    str | None,
+    typer.Option(
+        help="Tokens of every family for the mixtures to compare with, if not the supply.",
+        metavar="SUPPLY",
+    ),
+]
+_Beside = Annotated[
+    list[str] | None,
+    typer.Option(help="A further mixture to compare with (repeat).", metavar="NAME:RATIOS"),
+]
+_Temperature = Annotated[float, typer.Option(help="Exponent of the temperature mixture.")]
+_Force = Annotated[
+    bool, typer.Option("--force", help="Go on with a fit that does not support the objective.")
+]
+_Out = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Write ratios and everything else as JSON.")
+]
+
+
 def optimize(
     fit: FitFile,
     params: Params,
     tokens: Tokens,
-    objective: Annotated[
-        str,
-        typer.Option(
-            help="normalized, total, worst, target:FAMILY, or weights of the normalized losses "
-            "such as romance=2,slavic=1."
-        ),
-    ] = "normalized",
-    floor: Annotated[
-        list[str] | None, typer.Option(help="Least share (repeat).", metavar=_SHARE)
-    ] = None,
-    cap: Annotated[
-        list[str] | None, typer.Option(help="Largest share (repeat).", metavar=_SHARE)
-    ] = None,
-    fix: Annotated[
-        list[str] | None, typer.Option(help="Given share (repeat).", metavar=_SHARE)
-    ] = None,
-    supply: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens of every family: romance=3B,… or what `count -o` wrote.", metavar="SUPPLY"
-        ),
-    ] = None,
-    max_epochs: Annotated[
-        float | None, typer.Option(help="The most passes over a family's supply.")
-    ] = None,
-    repetition: Annotated[
-        bool, typer.Option("--repetition", help="Discount repeated tokens.")
-    ] = False,
-    sizes: Annotated[
-        str | None,
-        typer.Option(
-            help="Tokens of every family for the mixtures to compare with, if not the supply.",
-            metavar="SUPPLY",
-        ),
-    ] = None,
-    beside: Annotated[
-        list[str] | None,
-        typer.Option(help="A further mixture to compare with (repeat).", metavar="NAME:RATIOS"),
-    ] = None,
-    temperature: Annotated[float, typer.Option(help="Exponent of the temperature mixture.")] = 0.3,
-    force: Annotated[
-        bool, typer.Option("--force", help="Go on with a fit that does not support the objective.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write ratios and everything else as JSON.")
-    ] = None,
+    objective: _Objective = "normalized",
+    floor: _Floor = None,
+    cap: _Cap = None,
+    fix: _Fix = None,
+    supply: _Supply = None,
+    max_epochs: _MaxEpochs = None,
+    repetition: _Repetition = False,
+    sizes: _Sizes = None,
+    beside: _Beside = None,
+    temperature: _Temperature = 0.3,
+    force: _Force = False,
+    out: _Out = None,
     json: Json = False,
 ) -> None:
     """Propose sampling ratios, and say what they gain over plain ones."""

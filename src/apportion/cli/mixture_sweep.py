@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from apportion.cli.extras import brought_by
 from apportion.cli.output import STOPPED, Output, note
 from apportion.cli.reading import Json
 
@@ -16,51 +17,61 @@ SWEEP_EXAMPLES = (
 )
 
 
+_Data = Annotated[
+    Path, typer.Option(help="DIR/<family>/<language>.{txt,jsonl,parquet}", metavar="DIR")
+]
+_Out = Annotated[Path, typer.Option("--out", "-o", help="The run table (CSV); it is resumed.")]
+_Plan = Annotated[
+    Path | None,
+    typer.Option(
+        help="Which runs: CSV with run,shape,tokens,seed,ratio_<family>…, or JSON; else a "
+        "default layout over three sizes and three budgets."
+    ),
+]
+_Workers = Annotated[int, typer.Option(help="Processes, one thread each.")]
+_Seed = Annotated[int, typer.Option(help="Seed of the default plan.")]
+_Vocab = Annotated[int, typer.Option(help="Entries of the vocabulary to train.")]
+_Length = Annotated[int, typer.Option(help="Tokens of a training sequence.")]
+_ValidationTokens = Annotated[
+    int, typer.Option(help="Tokens held out per family (at most a tenth of it).")
+]
+_LanguageExponent = Annotated[
+    float, typer.Option(help="Languages within a family: 1 by size, 0 equal shares.")
+]
+_MaxEpochs = Annotated[float, typer.Option(help="How often a language's text may be repeated.")]
+_Cache = Annotated[
+    Path | None, typer.Option(help="Folder for the tokenized text; beside the table if absent.")
+]
+_Compile = Annotated[
+    bool,
+    typer.Option(
+        "--compile/--no-compile", help="Compile the step (faster after half a minute a shape)."
+    ),
+]
+
+
 def sweep(
-    data: Annotated[
-        Path, typer.Option(help="DIR/<family>/<language>.{txt,jsonl,parquet}", metavar="DIR")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run table (CSV); it is resumed.")],
-    plan: Annotated[
-        Path | None,
-        typer.Option(
-            help="Which runs: CSV with run,shape,tokens,seed,ratio_<family>…, or JSON; else a "
-            "default layout over three sizes and three budgets."
-        ),
-    ] = None,
-    workers: Annotated[int, typer.Option(help="Processes, one thread each.")] = 2,
-    seed: Annotated[int, typer.Option(help="Seed of the default plan.")] = 0,
-    vocab: Annotated[int, typer.Option(help="Entries of the vocabulary to train.")] = 1024,
-    length: Annotated[int, typer.Option(help="Tokens of a training sequence.")] = 128,
-    validation_tokens: Annotated[
-        int, typer.Option(help="Tokens held out per family (at most a tenth of it).")
-    ] = 32_768,
-    language_exponent: Annotated[
-        float, typer.Option(help="Languages within a family: 1 by size, 0 equal shares.")
-    ] = 1.0,
-    max_epochs: Annotated[
-        float, typer.Option(help="How often a language's text may be repeated.")
-    ] = 1.0,
-    cache: Annotated[
-        Path | None, typer.Option(help="Folder for the tokenized text; beside the table if absent.")
-    ] = None,
-    compile_: Annotated[
-        bool,
-        typer.Option(
-            "--compile/--no-compile", help="Compile the step (faster after half a minute a shape)."
-        ),
-    ] = True,
+    data: _Data,
+    out: _Out,
+    plan: _Plan = None,
+    workers: _Workers = 2,
+    seed: _Seed = 0,
+    vocab: _Vocab = 1024,
+    length: _Length = 128,
+    validation_tokens: _ValidationTokens = 32_768,
+    language_exponent: _LanguageExponent = 1.0,
+    max_epochs: _MaxEpochs = 1.0,
+    cache: _Cache = None,
+    compile_: _Compile = True,
     json: Json = False,
 ) -> None:
     """Train small models on your text and write the run table; the same command resumes."""
     from apportion.errors import InputError
-    from apportion.errors import require as need
-
-    need("torch", "sweep")
-    need("tokenizers", "sweep")
     from apportion.mixture import read_runs
-    from apportion.mixture.sweep import CorpusSettings, Recipe, SweepError
-    from apportion.mixture.sweep import sweep as train
+
+    with brought_by("sweep"):
+        from apportion.mixture.sweep import CorpusSettings, Recipe, SweepError
+        from apportion.mixture.sweep import sweep as train
 
     show = Output(json)
     settings = CorpusSettings(

@@ -24,53 +24,57 @@ def _option(help: str, *names: str, metavar: str | None = None) -> Any:
     return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=READING)
 
 
+_Format = Annotated[Literal["auto", "own", "regmix", "olmix"], _option("Layout of the files.")]
+_Params = Annotated[
+    str | None, _option("Parameters of every run, for files without them.", metavar="N")
+]
+_Tokens = Annotated[
+    str | None, _option("Tokens of every run, for files without them.", metavar="D")
+]
+_ParamsColumn = Annotated[str | None, _option("The column to use as parameters.", metavar="NAME")]
+_Vocabulary = Annotated[
+    str | None,
+    _option(
+        "The parameters are totals: subtract an embedding of that many rows (a number or the "
+        "name of a column); needs --width.",
+        metavar="ROWS",
+    ),
+]
+_Width = Annotated[
+    str | None,
+    _option("Hidden width for --vocabulary, a number or a column.", metavar="WIDTH"),
+]
+_Untied = Annotated[bool, _option("Input and output embeddings are two matrices.", "--untied")]
+_LastStep = Annotated[bool, _option("Of several steps of one run keep the last.", "--last-step")]
+_AllowUnmeasured = Annotated[
+    bool, _option("Families may have a ratio and no loss.", "--allow-unmeasured")
+]
+_Metric = Annotated[
+    list[str] | None,
+    _option("olmix: the metric that is a family's loss (repeat).", metavar="FAMILY=COLUMN"),
+]
+_UniqueTokens = Annotated[
+    str | None,
+    _option(
+        "Tokens that each family has, for laws that count repetition: romance=3B,… or a JSON file.",
+        metavar="SUPPLY",
+    ),
+]
+
+
 def _options(
     files: Files,
-    format: Annotated[
-        Literal["auto", "own", "regmix", "olmix"], _option("Layout of the files.")
-    ] = "auto",
-    params: Annotated[
-        str | None, _option("Parameters of every run, for files without them.", metavar="N")
-    ] = None,
-    tokens: Annotated[
-        str | None, _option("Tokens of every run, for files without them.", metavar="D")
-    ] = None,
-    params_column: Annotated[
-        str | None, _option("The column to use as parameters.", metavar="NAME")
-    ] = None,
-    vocabulary: Annotated[
-        str | None,
-        _option(
-            "The parameters are totals: subtract an embedding of that many rows (a number or the "
-            "name of a column); needs --width.",
-            metavar="ROWS",
-        ),
-    ] = None,
-    width: Annotated[
-        str | None,
-        _option("Hidden width for --vocabulary, a number or a column.", metavar="WIDTH"),
-    ] = None,
-    untied: Annotated[
-        bool, _option("Input and output embeddings are two matrices.", "--untied")
-    ] = False,
-    last_step: Annotated[
-        bool, _option("Of several steps of one run keep the last.", "--last-step")
-    ] = False,
-    allow_unmeasured: Annotated[
-        bool, _option("Families may have a ratio and no loss.", "--allow-unmeasured")
-    ] = False,
-    metric: Annotated[
-        list[str] | None,
-        _option("olmix: the metric that is a family's loss (repeat).", metavar="FAMILY=COLUMN"),
-    ] = None,
-    unique_tokens: Annotated[
-        str | None,
-        _option(
-            "Tokens that each family has, for laws that count repetition: romance=3B,… or a JSON "
-            "file.",
-            metavar="SUPPLY",
-        ),
-    ] = None,
+    format: _Format = "auto",
+    params: _Params = None,
+    tokens: _Tokens = None,
+    params_column: _ParamsColumn = None,
+    vocabulary: _Vocabulary = None,
+    width: _Width = None,
+    untied: _Untied = False,
+    last_step: _LastStep = False,
+    allow_unmeasured: _AllowUnmeasured = False,
+    metric: _Metric = None,
+    unique_tokens: _UniqueTokens = None,
 ) -> Any:
     """The run table that the options describe."""
     from apportion.errors import InputError

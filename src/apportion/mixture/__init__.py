@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, Any
 from apportion.mixture.compare import Comparison, compare
 from apportion.mixture.design import design
 from apportion.mixture.diagnose import Diagnosis, diagnose
+from apportion.mixture.diagnosis.regroup import merge_families
 from apportion.mixture.export import TRAINERS, export
 from apportion.mixture.fit import fit
 from apportion.mixture.fitfile import load
 from apportion.mixture.laws import LAWS, Law, get_law, with_repetition
 from apportion.mixture.optimize import optimize
-from apportion.mixture.optimum import Gain, Optimum
 from apportion.mixture.profile import Profile, profile
+from apportion.mixture.proposal.optimum import Gain, Optimum
 from apportion.mixture.read import ModelShape, concat_runs, read_runs, write_runs
-from apportion.mixture.regroup import merge_families
 from apportion.mixture.result import Fit, Status
 from apportion.mixture.runs import RunTable
 from apportion.mixture.sections import report_page

@@ -17,14 +17,14 @@ import pandas as pd
 from jaxtyping import Float
 
 from apportion.errors import InputError
+from apportion.mixture.comparison.holdout import divide
+from apportion.mixture.comparison.regressors import Regressor, regressors
+from apportion.mixture.comparison.scores import explained, mean_relative_error, mixture_rank
+from apportion.mixture.comparison.verdict import Candidate, Verdict, judge
 from apportion.mixture.fit import fit
-from apportion.mixture.holdout import divide
 from apportion.mixture.laws import LAWS, get_law
 from apportion.mixture.laws.base import Law
-from apportion.mixture.regressors import Regressor, regressors
 from apportion.mixture.runs import RunTable
-from apportion.mixture.scores import explained, mean_relative_error, mixture_rank
-from apportion.mixture.verdict import Candidate, Verdict, judge
 
 # The mean over targets, and the mean loss, in the column `target` of the table.
 AVERAGE, MEAN_LOSS = "average of targets", "mean loss"

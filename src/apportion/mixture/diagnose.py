@@ -16,16 +16,16 @@ import numpy as np
 import pandas as pd
 
 from apportion.errors import InputError
-from apportion.mixture.advice import law_errors, merge_outcome, suggested_law
-from apportion.mixture.crosseffect import CrossEffects, cross_effects
-from apportion.mixture.exponents import exponent_table, unusable_runs
-from apportion.mixture.extrapolate import Request, extrapolation
-from apportion.mixture.findings import Section, hypothesis_verdicts, sections
+from apportion.mixture.diagnosis.advice import law_errors, merge_outcome, suggested_law
+from apportion.mixture.diagnosis.crosseffect import CrossEffects, cross_effects
+from apportion.mixture.diagnosis.exponents import exponent_table, unusable_runs
+from apportion.mixture.diagnosis.extrapolate import Request, extrapolation
+from apportion.mixture.diagnosis.findings import Section, hypothesis_verdicts, sections
+from apportion.mixture.diagnosis.gamma import gamma_report
+from apportion.mixture.diagnosis.noise import Noise, seed_noise, within_cell_spread
+from apportion.mixture.diagnosis.regroup import find_grouping, judge_grouping
 from apportion.mixture.fit import fit as fit_law
-from apportion.mixture.gamma import gamma_report
 from apportion.mixture.laws.base import Law
-from apportion.mixture.noise import Noise, seed_noise, within_cell_spread
-from apportion.mixture.regroup import find_grouping, judge_grouping
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
 

@@ -6,9 +6,9 @@ mixture are drawn together, because what a mixture does to a loss beyond the law
 of its runs; and all families of a draw share one set of weights, so that sums and differences over
 families (totals, gains) keep their dependence.
 
-Refused: stretching the deviations by sqrt(n / (n - q)) for the q fitted parameters. With exponential
-weights and this objective the plain percentiles already cover a little more than they say
-(`benchmarks/mixture_coverage.py`).
+Refused: stretching the deviations by sqrt(n / (n - q)) for the q fitted parameters. With
+exponential weights and this objective the plain percentiles already cover a little more than they
+say (`benchmarks/mixture_coverage.py`).
 """
 
 from __future__ import annotations

@@ -17,14 +17,14 @@ import pandas as pd
 
 from apportion.budget import format_count, parse_count
 from apportion.errors import InputError, WeakFitError
-from apportion.mixture.baselines import TEMPERATURE, UNIMAX_EPOCHS, baselines
-from apportion.mixture.constraints import Box, box
-from apportion.mixture.gains import PROPOSED, UNCONSTRAINED, best_gain, compare_mixtures
 from apportion.mixture.laws import with_repetition
-from apportion.mixture.objective import LossModel, Objective, Spec
-from apportion.mixture.optimum import Optimum
-from apportion.mixture.solve import batches, best_mixture, best_mixtures
-from apportion.mixture.strength import reach_notes, weak_points
+from apportion.mixture.proposal.baselines import TEMPERATURE, UNIMAX_EPOCHS, baselines
+from apportion.mixture.proposal.constraints import Box, box
+from apportion.mixture.proposal.gains import PROPOSED, UNCONSTRAINED, best_gain, compare_mixtures
+from apportion.mixture.proposal.objective import LossModel, Objective, Spec
+from apportion.mixture.proposal.optimum import Optimum
+from apportion.mixture.proposal.solve import batches, best_mixture, best_mixtures
+from apportion.mixture.proposal.strength import reach_notes, weak_points
 from apportion.mixture.supply import parse_supply
 
 if TYPE_CHECKING:

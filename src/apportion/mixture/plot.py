@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from apportion.mixture.figure import save, svg
-from apportion.mixture.plot_diagnosis import plot_cross_effects, plot_gamma
-from apportion.mixture.plot_fit import plot_heldout, plot_losses
-from apportion.mixture.plot_ratios import plot_ratios
+from apportion.mixture.figures.figure import save, svg
+from apportion.mixture.figures.plot_diagnosis import plot_cross_effects, plot_gamma
+from apportion.mixture.figures.plot_fit import plot_heldout, plot_losses
+from apportion.mixture.figures.plot_ratios import plot_ratios
 
 __all__ = [
     "plot_cross_effects",

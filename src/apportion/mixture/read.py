@@ -15,12 +15,20 @@ import pandas as pd
 from apportion.budget import parse_count
 from apportion.errors import InputError, InputWarning
 from apportion.files import atomic_write, write_text
-from apportion.mixture import layouts
 from apportion.mixture.runs import RunTable
-from apportion.mixture.shape import ModelShape as ModelShape
-from apportion.mixture.shape import without_embeddings
-from apportion.mixture.tablefile import Column, RawTable, read_table, refuse
-from apportion.mixture.validate import BYTES, LOSS, RATIO, Rules, header_families, hint, validate
+from apportion.mixture.table import layouts
+from apportion.mixture.table.shape import ModelShape as ModelShape
+from apportion.mixture.table.shape import without_embeddings
+from apportion.mixture.table.tablefile import Column, RawTable, read_table, refuse
+from apportion.mixture.table.validate import (
+    BYTES,
+    LOSS,
+    RATIO,
+    Rules,
+    header_families,
+    hint,
+    validate,
+)
 
 Format = Literal["auto", "own", "regmix", "olmix"]
 _FORMATS = ("auto", "own", "regmix", "olmix")

@@ -14,15 +14,15 @@ import pandas as pd
 
 from apportion.budget import format_count
 from apportion.mixture.diagnose import Diagnosis
-from apportion.mixture.heldout import heldout_table
-from apportion.mixture.optimum import Optimum
-from apportion.mixture.parts import Page, Picture, Section, Table
+from apportion.mixture.diagnosis.wording import intervals, percent
+from apportion.mixture.figures.heldout import heldout_table
+from apportion.mixture.figures.parts import Page, Picture, Section, Table
+from apportion.mixture.figures.section_diagnosis import diagnosis_sections
+from apportion.mixture.figures.section_fit import made, parameters, residuals, spans, summary, trust
 from apportion.mixture.plot import plot_heldout, plot_losses, plot_ratios, svg
+from apportion.mixture.proposal.optimum import Optimum
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
-from apportion.mixture.section_diagnosis import diagnosis_sections
-from apportion.mixture.section_fit import made, parameters, residuals, spans, summary, trust
-from apportion.mixture.wording import intervals, percent
 
 
 def report_page(

@@ -15,7 +15,7 @@ from apportion.errors import InputError
 from apportion.files import write_text
 from apportion.mixture.export import configs, scripts
 from apportion.mixture.export.plan import Paths, Plan, plan, round_shares
-from apportion.mixture.optimum import Optimum
+from apportion.mixture.proposal.optimum import Optimum
 from apportion.mixture.supply import parse_supply
 
 __all__ = ["TRAINERS", "Plan", "export", "plan", "round_shares"]

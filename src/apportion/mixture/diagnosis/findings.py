@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from apportion.mixture.crosseffect import STEP
-from apportion.mixture.gamma import COLLAPSED
+from apportion.mixture.diagnosis.crosseffect import STEP
+from apportion.mixture.diagnosis.gamma import COLLAPSED
 from apportion.mixture.result import Fit
 
 _MOST_LINES = 8

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from apportion.mixture.cells import check, integers, numbers, refine, typed
 from apportion.mixture.runs import RunTable
-from apportion.mixture.tablefile import RawTable, refuse
+from apportion.mixture.table.cells import check, integers, numbers, refine, typed
+from apportion.mixture.table.tablefile import RawTable, refuse
 
 RATIO, LOSS, BYTES = "ratio_", "loss_", "bytes_per_token_"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from apportion.mixture.scores import cells_with_order, mixture_rank, rank_correlation
+from apportion.mixture.comparison.scores import cells_with_order, mixture_rank, rank_correlation
 
 _DRAWS = 2000
 _TAIL = 0.025

@@ -8,11 +8,11 @@ import numpy as np
 from jaxtyping import Float
 
 from apportion.errors import InputError
-from apportion.mixture.constraints import Box
-from apportion.mixture.interior import Problem, interior
-from apportion.mixture.kkt import best_sum, best_worst, kkt_residual
-from apportion.mixture.objective import LossModel, Objective
-from apportion.mixture.polish import polish
+from apportion.mixture.proposal.constraints import Box
+from apportion.mixture.proposal.interior import Problem, interior
+from apportion.mixture.proposal.kkt import best_sum, best_worst, kkt_residual
+from apportion.mixture.proposal.objective import LossModel, Objective
+from apportion.mixture.proposal.polish import polish
 
 # Starting points for laws that may have several minima; deterministic.
 _STARTS = 8

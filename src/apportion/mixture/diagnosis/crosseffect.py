@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
+from apportion.mixture.diagnosis.noise import Noise, own_ratio_cells
+from apportion.mixture.diagnosis.regression import Contrasts, contrasts, holm, span
 from apportion.mixture.laws.base import Conditions
-from apportion.mixture.noise import Noise, own_ratio_cells
-from apportion.mixture.regression import Contrasts, contrasts, holm, span
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
 

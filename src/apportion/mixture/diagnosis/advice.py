@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 
 from apportion.errors import InputError
-from apportion.mixture.crosseffect import CrossEffects, cross_effects
+from apportion.mixture.diagnosis.crosseffect import CrossEffects, cross_effects
+from apportion.mixture.diagnosis.noise import seed_noise
+from apportion.mixture.diagnosis.regroup import Grouping, merge_families
 from apportion.mixture.fit import fit
 from apportion.mixture.laws import get_law
-from apportion.mixture.noise import seed_noise
-from apportion.mixture.regroup import Grouping, merge_families
 from apportion.mixture.runs import RunTable
 
 _FOLDS = 4

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from apportion.budget import parse_count
 from apportion.errors import InputError
-from apportion.mixture.tablefile import Column, refuse
+from apportion.mixture.table.tablefile import Column, refuse
 
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}([, '_ \u202f\u00a0])\d{3}(?:\1\d{3})*(?:\.\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")

@@ -13,7 +13,7 @@ import numpy as np
 
 from apportion.budget import format_count
 from apportion.mixture.identify import loose_exponents, standard_errors
-from apportion.mixture.objective import LossModel, Objective
+from apportion.mixture.proposal.objective import LossModel, Objective
 
 if TYPE_CHECKING:
     from apportion.mixture.fit import Fit

@@ -12,11 +12,11 @@ import scipy
 
 import apportion
 from apportion.budget import format_count
-from apportion.mixture.figure import amount
-from apportion.mixture.parts import Section, Table
+from apportion.mixture.diagnosis.wording import interval, percent
+from apportion.mixture.figures.figure import amount
+from apportion.mixture.figures.parts import Section, Table
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
-from apportion.mixture.wording import interval, percent
 
 _WORST = 12
 

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from apportion.mixture.constraints import Box
-from apportion.mixture.objective import LossModel, Objective
-from apportion.mixture.optimum import GAIN, NO_GAIN, UNKNOWN, WORSE, Gain
+from apportion.mixture.proposal.constraints import Box
+from apportion.mixture.proposal.objective import LossModel, Objective
+from apportion.mixture.proposal.optimum import GAIN, NO_GAIN, UNKNOWN, WORSE, Gain
 
 if TYPE_CHECKING:
     from apportion.mixture.fit import Fit

@@ -14,7 +14,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy.stats import f as fisher
 
-from apportion.mixture.regression import holm
+from apportion.mixture.diagnosis.regression import holm
 from apportion.mixture.runs import RunTable
 
 # Own ratios that differ by less than this (relative) belong to one cell; what the difference

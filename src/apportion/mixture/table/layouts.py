@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from apportion.errors import InputError
-from apportion.mixture.cells import numbers
-from apportion.mixture.tablefile import Column, RawTable, read_table, refuse
-from apportion.mixture.validate import BYTES, LOSS, RATIO
+from apportion.mixture.table.cells import numbers
+from apportion.mixture.table.tablefile import Column, RawTable, read_table, refuse
+from apportion.mixture.table.validate import BYTES, LOSS, RATIO
 
 _TRAIN = "train_"
 _METRIC = re.compile(r"metric/(.+)_val_loss")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from jaxtyping import Float
 
-from apportion.mixture.objective import LossModel, Objective
+from apportion.mixture.proposal.objective import LossModel, Objective
 
 _STEPS = 120
 _FIRST_BARRIER = 0.1

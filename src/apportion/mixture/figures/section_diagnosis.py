@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from apportion.mixture.diagnose import Diagnosis
-from apportion.mixture.parts import Picture, Section, Table
+from apportion.mixture.figures.parts import Picture, Section, Table
 from apportion.mixture.plot import plot_cross_effects, plot_gamma, svg
 
 

@@ -14,8 +14,8 @@ import pandas as pd
 from scipy.stats import f as fisher
 from scipy.stats import t as student
 
-from apportion.mixture.crosseffect import dummies
-from apportion.mixture.regression import holm, span
+from apportion.mixture.diagnosis.crosseffect import dummies
+from apportion.mixture.diagnosis.regression import holm, span
 from apportion.mixture.runs import RunTable
 
 # Below this a tenfold share lowers the loss by less than 2.5 %: the ratio hardly matters.

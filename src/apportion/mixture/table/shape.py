@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from apportion.errors import InputError
-from apportion.mixture.cells import check, numbers
-from apportion.mixture.tablefile import RawTable
-from apportion.mixture.validate import hint
+from apportion.mixture.table.cells import check, numbers
+from apportion.mixture.table.tablefile import RawTable
+from apportion.mixture.table.validate import hint
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Float
 
 from apportion.errors import InputError
-from apportion.mixture.crosseffect import dummies
-from apportion.mixture.regression import span
+from apportion.mixture.diagnosis.crosseffect import dummies
+from apportion.mixture.diagnosis.regression import span
 from apportion.mixture.runs import RunTable
 
 Partition = tuple[tuple[int, ...], ...]

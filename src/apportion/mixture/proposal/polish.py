@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from apportion.mixture.interior import Iterate, Problem
-from apportion.mixture.kkt import kkt_residual
+from apportion.mixture.proposal.interior import Iterate, Problem
+from apportion.mixture.proposal.kkt import kkt_residual
 
 _ROUNDS = 12
 # Multipliers below this part of the slope do not prove that a bound holds.

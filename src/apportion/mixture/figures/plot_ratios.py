@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from apportion.mixture.figure import (
+from apportion.mixture.figures.figure import (
     COLOURS,
     FAINT,
     INK,
@@ -22,7 +22,7 @@ from apportion.mixture.figure import (
     look,
     settle,
 )
-from apportion.mixture.optimum import Optimum
+from apportion.mixture.proposal.optimum import Optimum
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ import pandas as pd
 from jaxtyping import Float
 
 from apportion.errors import InputError, require
-from apportion.mixture.crosseffect import STEP
 from apportion.mixture.diagnose import Diagnosis
-from apportion.mixture.figure import (
+from apportion.mixture.diagnosis.crosseffect import STEP
+from apportion.mixture.figures.figure import (
     COLOURS,
     FAINT,
     INK,

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from apportion.errors import InputError
-from apportion.mixture.figure import (
+from apportion.mixture.figures.figure import (
     COLOURS,
     FAINT,
     LINES,
@@ -25,7 +25,7 @@ from apportion.mixture.figure import (
     settle,
     size_legend,
 )
-from apportion.mixture.heldout import heldout_table
+from apportion.mixture.figures.heldout import heldout_table
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable, conditions
 

@@ -1,0 +1,1 @@
+"""The parts of `apportion.mixture.diagnose`: one question each."""

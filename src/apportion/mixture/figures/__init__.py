@@ -1,0 +1,1 @@
+"""The parts of `apportion.mixture.plot` and `apportion.mixture.sections`: one subject each."""

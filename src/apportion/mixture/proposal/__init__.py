@@ -1,0 +1,1 @@
+"""The parts of `apportion.mixture.optimize`: objectives, bounds, solvers, baselines and gains."""
