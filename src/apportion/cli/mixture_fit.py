@@ -64,7 +64,10 @@ def fit(
     title = "Parameters (N in millions, D in billions"
     if bootstrap:
         title += f"; low and high: {level:.0%} interval of {bootstrap} refits"
-    show.table(parameters if bootstrap else parameters.drop(columns=["low", "high"]), title + ")")
+    # What the runs leave open is said, not printed as a number.
+    shown = parameters.astype(object)
+    shown.loc[~parameters["determined"], ["value", "low", "high"]] = ""
+    show.table(shown if bootstrap else shown.drop(columns=["low", "high"]), title + ")")
     if out is not None:
         fitted.save(out)
         show.wrote(out, "the fit")
