@@ -23,7 +23,8 @@ from apportion.mixture import write_runs
 from apportion.mixture.data import multilingual_supply, multilingual_sweep
 
 OUT = Path("demo-output")
-SIZE = "--params 5M --tokens 20M"
+LAW = "transfer"
+SIZE = "--params 2.4M --tokens 20M"
 SHAPE, TOKENS = "64x1x2x168", 49_152
 BYTES = 400_000
 MIXTURES = {
@@ -80,13 +81,13 @@ def main() -> None:
 
     step("1. Do the runs support the law?", f"apportion mixture diagnose {OUT}/runs.csv")
     step(
-        "2. Fit the law, with intervals",
-        f"apportion mixture fit {OUT}/runs.csv --law family --bootstrap 500 -o {OUT}/fit.json",
+        "2. Fit the law that it names, with intervals",
+        f"apportion mixture fit {OUT}/runs.csv --law {LAW} --bootstrap 200 -o {OUT}/fit.json",
     )
     step(
-        "3. Which law predicts the largest models from the others?",
-        f"apportion mixture compare {OUT}/runs.csv --law family --law chinchilla --law bimix "
-        "--holdout largest-params",
+        "3. Which law predicts mixtures that it has not seen?",
+        f"apportion mixture compare {OUT}/runs.csv --law family --law {LAW} --law chinchilla "
+        "--holdout unseen-mixtures:0.2",
     )
     step(
         "4. Sampling ratios for a larger run",
