@@ -55,13 +55,15 @@ def trust(fit: Fit) -> Section:
 def parameters(fit: Fit) -> Section:
     """The parameters with intervals; those that the runs leave open are not shown as numbers."""
     rows = fit.parameters.to_dict("records")
-    shown: dict[str, list[str]] = {"family": list(fit.targets)}
     meanings: dict[str, str] = {}
     for row in rows:
-        symbol = str(row["parameter"])
+        meanings.setdefault(str(row["parameter"]), str(row["meaning"]))
+    # Not every family has every parameter: none has a term for what it takes from itself.
+    shown = pd.DataFrame("", index=list(fit.targets), columns=list(meanings))
+    for row in rows:
         text = interval(row["value"], row["low"], row["high"], 3) if row["determined"] else "open"
-        shown.setdefault(symbol, []).append(text)
-        meanings.setdefault(symbol, str(row["meaning"]))
+        shown.loc[row["family"], row["parameter"]] = text
+    shown = shown.rename_axis("family").reset_index()
     note = f"Intervals at {fit.level:.0%}. " if fit.samples is not None else ""
     if not all(row["determined"] for row in rows):
         note += "“open”: these runs do not determine it; the full table has the fitted number."
@@ -71,7 +73,7 @@ def parameters(fit: Fit) -> Section:
         "Parameters",
         text=(f"L = {fit.law.formula}, N in millions, D in billions of tokens.",),
         tables=(
-            Table("", pd.DataFrame(shown), note),
+            Table("", shown, note),
             Table("What they mean", listed, folded=True),
             Table("All parameters with intervals", plain, folded=True),
         ),
