@@ -24,7 +24,7 @@ from apportion.mixture.data import multilingual_supply, multilingual_sweep
 
 OUT = Path("demo-output")
 LAW = "transfer"
-SIZE = "--params 2.4M --tokens 20M"
+SIZE = "--params 2.4M --tokens 4M"
 SHAPE, TOKENS = "64x1x2x168", 49_152
 BYTES = 400_000
 MIXTURES = {
