@@ -40,7 +40,7 @@ def table(runs: int = 48, **options):
 
 @pytest.fixture(scope="module")
 def made():
-    runs, _ = table(cross={(0, 2): 0.4})
+    runs, _ = table()
     fitted = fit(runs.take(np.arange(40)), bootstrap=20)
     supply = dict(zip(NAMES, (4e6, 3e5, 1e6, 6e5, 2e6), strict=True))
     best = fitted.optimize(1.6e6, 3.2e6, supply=supply, max_epochs=4, force=True)
@@ -208,14 +208,19 @@ def test_ratios_are_those_proposed(made):
 
 
 def test_cross_effects_stand_in_their_cells(made):
-    pairs = made["diagnosis"].pairs
-    axes = plot_cross_effects(made["diagnosis"]).axes[0]
-    shown = np.asarray(axes.images[0].get_array())
-    row = pairs[(pairs["family"] == NAMES[0]) & (pairs["other"] == NAMES[2])].iloc[0]
-    assert shown[0, 2] == pytest.approx(row["effect"])
-    assert row["verdict"] == "large"
+    pairs = made["diagnosis"].pairs.copy()
+    at = (pairs["family"] == NAMES[0]) & (pairs["other"] == NAMES[2])
+    pairs.loc[at, ["effect", "verdict"]] = [-0.25, "large"]
+    pairs.loc[(pairs["family"] == NAMES[3]) & (pairs["other"] == NAMES[1]), "effect"] = np.nan
+    axes = plot_cross_effects(replace(made["diagnosis"], pairs=pairs)).axes[0]
+    shown = np.ma.filled(axes.images[0].get_array(), np.nan)
+    for pair in pairs.to_dict("records"):
+        place = NAMES.index(pair["family"]), NAMES.index(pair["other"])
+        assert shown[place] == pytest.approx(pair["effect"], nan_ok=True)
+    assert np.isnan(shown[3, 1])
+    assert np.isnan(np.diag(shown)).all()
     marked = {text.get_position(): text.get_text() for text in axes.texts}
-    assert marked[2, 0].endswith("**")
+    assert marked[2, 0] == "−0.25\n**"
     assert all(i != j for i, j in marked)
 
 
