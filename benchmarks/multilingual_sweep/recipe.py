@@ -32,7 +32,7 @@ from apportion.mixture.sweep.order import run_blocks, training_blocks
 from apportion.mixture.sweep.train import Recipe, train_run
 
 HOME = Path.home() / ".cache/apportion/multilingual-sweep"
-RESULTS = Path(__file__).parents[1] / "results/sweep_recipe.csv"
+RESULTS = Path(__file__).parent / "tables/recipe.csv"
 
 
 @dataclass(frozen=True)
