@@ -332,3 +332,9 @@ def test_extrapolation_factors():
     assert frame["hull_distance"].iloc[2] > 0.05
     assert "10 times the largest fitted" in frame["words"].iloc[1]
     assert "outside what blends" in frame["words"].iloc[2]
+
+
+def test_a_fit_of_other_runs_is_refused():
+    runs, _ = synthetic_runs("family", families=2, runs=30, seed=1)
+    with pytest.raises(InputError, match="a fit of these 29 runs, got one of 30"):
+        diagnose(runs.take(range(29)), fit=fit(runs))

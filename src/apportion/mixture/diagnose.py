@@ -125,6 +125,11 @@ def diagnose(
     for family in group_by or {}:
         runs.family_index(family)
     far = extrapolation(runs, requests)
+    if fit is not None and fit.runs.run != runs.run:
+        raise InputError(
+            f"expected a fit of these {len(runs)} runs, got one of {len(fit.runs)} others; "
+            "diagnose fit.runs, or fit these runs"
+        )
     own = fit if fit is not None and _own_only(fit.law) else fit_law(runs, "family")
     repeats = seed_noise(runs)
     effects = cross_effects(runs, own, repeats, alpha)

@@ -76,7 +76,6 @@ def fit(
     samples = None
     if bootstrap:
         weights = bootstrap_weights(runs, bootstrap, seed)
-        weights = bootstrap_weights(runs, bootstrap, seed)
         base = Problems(at, log_loss, source[best], used.astype(float))
         samples = _refit(law, base, theta, weights, progress)
     status = status_of(law, runs, theta, used, bool(found.converged[best].all()))
