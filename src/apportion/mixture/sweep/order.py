@@ -84,6 +84,8 @@ def check_supply(
     """Refuse a run that needs more of a language's tokens than ``max_epochs`` passes give."""
     length = corpus.settings.length
     shares = np.array([ratios[name] for name in corpus.families], dtype=np.float64)
+    short: list[str] = []
+    most = 0.0
     for (name, family), count in zip(
         corpus.families.items(), block_counts(shares, blocks), strict=True
     ):
@@ -94,9 +96,14 @@ def check_supply(
         # one block of slack: the held-out stretches round the languages' sizes a little
         if np.any(used > np.ceil(sizes * max_epochs) + 1 + 0.01 * sizes):
             epochs = int(count) * length / family.unique_tokens
-            raise InputError(
-                f"run {run}: family {name} needs {int(count) * length:,} tokens (ratio "
-                f"{ratios[name]:.4g} of {blocks * length:,}) and has {family.unique_tokens:,} for "
-                f"training: {epochs:.2f} epochs; add text, lower the ratio or the tokens, or "
-                f"allow repetition with max_epochs={int(np.ceil(epochs))}"
+            most = max(most, epochs)
+            short.append(
+                f"family {name} needs {int(count) * length:,} tokens (ratio {ratios[name]:.4g} of "
+                f"{blocks * length:,}) and has {family.unique_tokens:,} for training: "
+                f"{epochs:.2f} epochs"
             )
+    if short:
+        raise InputError(
+            f"run {run}: {'; '.join(short)}; add text, lower the ratio or the tokens, or "
+            f"allow repetition with max_epochs={int(np.ceil(most))}"
+        )
