@@ -123,3 +123,14 @@ def test_the_named_largest_budget_is_feasible_and_no_larger_one():
     a_box(tokens=most, **wishes)
     with pytest.raises(InputError, match=r"largest feasible D is 1\.714B"):
         a_box(tokens=most * 1.001, **wishes)
+
+
+def test_floors_that_leave_nothing_for_the_others_are_refused():
+    with pytest.raises(InputError, match="b, c would get nothing"):
+        box(
+            ("a", "b", "c"), 1e9, floors={"a": 1.0}, caps={}, fixed={}, supply=None, max_epochs=None
+        )
+    room = box(
+        ("a", "b"), 1e9, floors={"a": 1.0}, caps={"b": 0.0}, fixed={}, supply=None, max_epochs=None
+    )
+    assert room.upper[1] == 0

@@ -153,3 +153,8 @@ def test_bad_requests(options: dict, message: str):
     given = {"flops": BUDGET, "sizes": SIZES, "tokens": TOKENS, "families": NAMES} | options
     with pytest.raises(InputError, match=message):
         design(given.pop("flops"), given.pop("sizes"), given.pop("tokens"), **given)
+
+
+def test_a_family_named_twice_is_refused():
+    with pytest.raises(InputError, match="more than once"):
+        design(1e15, [5e4], [1e6], families=["a", "b", "a"])

@@ -212,3 +212,61 @@ def test_a_vanished_term_is_shown_as_zero() -> None:
     assert table.loc["E", "value"] < 1e-4
     if "is zero for f0" in str(found.status):
         assert table.loc["E", "value"] == 0.0
+
+
+def test_a_family_without_a_share_gets_no_number(fitted: Fit) -> None:
+    frame = fitted.predict(4e5, 4e6, {"f0": 0.4, "f1": 0.6}).set_index("family")
+    assert np.isnan(frame.loc["f2", ["loss", "low", "high"]].to_numpy(float)).all()
+    assert np.isfinite(frame.loc[["f0", "f1"], ["loss", "low", "high"]].to_numpy(float)).all()
+    assert "f2 gets nothing" in " ".join(frame.attrs["notes"])
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (("3G", "40M"), "1e+03 times the largest"),
+        (("4M", "4k"), "is a suffix such as M or B missing"),
+        (("400k", "4M"), ""),
+    ],
+)
+def test_predictions_far_from_the_runs_say_so(fitted: Fit, size, said: str) -> None:
+    notes = " ".join(fitted.predict(*size, [1 / 3] * 3).attrs["notes"])
+    assert said in notes
+    if not said:
+        assert "N =" not in notes
+        assert "D =" not in notes
+
+
+def test_a_law_without_sizes_says_that_it_answers_for_those_of_the_runs() -> None:
+    runs, _ = synthetic_runs("mixing", families=2, runs=20, seed=1, params=[1e6], tokens=[1e9])
+    notes = " ".join(fit(runs, "mixing").predict("100M", "1B", [0.5, 0.5]).attrs["notes"])
+    assert "no term in N" in notes
+
+
+@pytest.mark.parametrize("amount", ["nan", "much", -1.0, float("nan")])
+def test_prediction_refuses_sizes_that_are_none(fitted: Fit, amount) -> None:
+    with pytest.raises(InputError, match="number of parameters"):
+        fitted.predict(amount, 1e7, [1 / 3] * 3)
+
+
+def test_what_one_size_or_one_mixture_leaves_open() -> None:
+    one_n, _ = synthetic_runs(
+        "family", families=2, runs=40, seed=7, params=[1e6], tokens=[4e5, 4e7]
+    )
+    table = fit(one_n).parameters.set_index(["family", "parameter"])["determined"]
+    assert not table[("f0", "E")]
+    one_mix, _ = synthetic_runs(
+        "family", families=2, runs=40, seed=7, ratios=np.full((40, 2), 0.5), **WIDE
+    )
+    table = fit(one_mix).parameters.set_index(["family", "parameter"])["determined"]
+    assert not table[[("f0", name) for name in ("E", "A", "B", "gamma")]].any()
+
+
+def test_a_family_that_never_has_a_share_is_named() -> None:
+    runs, _ = synthetic_runs("family", families=3, runs=20, seed=8, **WIDE)
+    ratios = runs.ratios.copy()
+    ratios[:, 1] = 0.0
+    ratios /= ratios.sum(axis=1, keepdims=True)
+    table = RunTable.of(runs.params, runs.tokens, ratios, runs.losses, families=runs.families)
+    with pytest.raises(InputError, match="f1: the ratio is above 0 in 0 of 20 runs"):
+        fit(table)

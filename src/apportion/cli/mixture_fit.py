@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from apportion.cli.output import Output, percent
+from apportion.cli.output import Output, note, percent
 from apportion.cli.reading import Json, reads_runs
 from apportion.cli.values import shares
 
@@ -27,8 +27,8 @@ FitFile = Annotated[Path, typer.Argument(help="What `apportion mixture fit -o` w
 Law = Annotated[
     str,
     typer.Option(
-        help="family, chinchilla, additive, bimix, fernandes, mixing, transfer or atlas; with "
-        "+repetition behind it repeated tokens are discounted."
+        help="family, chinchilla, additive, additive-pooled, bimix, fernandes, mixing, transfer or "
+        "atlas; with +repetition behind it repeated tokens are discounted."
     ),
 ]
 
@@ -105,14 +105,13 @@ def predict(
     json: Json = False,
 ) -> None:
     """Predict the loss of every family at a size, a budget and a mixture."""
-    from apportion.budget import parse_count
     from apportion.mixture import load, parse_supply
 
     show = Output(json)
     fitted = load(fit)
     table = fitted.predict(
-        parse_count(params, "params"),
-        parse_count(tokens, "tokens"),
+        params,
+        tokens,
         shares(ratios),
         supply=None if supply is None else parse_supply(supply),
     )
@@ -121,4 +120,9 @@ def predict(
     if known:
         title += f"; low and high: {fitted.level:.0%} interval of its expectation"
     show.table(table if known else table.drop(columns=["low", "high"]), title)
+    notes = [*table.attrs["notes"]]
+    if not known:
+        notes.append("no intervals: the fit has no refits (fit it with --bootstrap 1000)")
+    for remark in notes:
+        note(f"note: {remark}")
     show.result(table)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from apportion.errors import InputError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -196,6 +198,9 @@ def _print(what: Any) -> None:
     except BrokenPipeError:
         _silence(sys.stdout)
         raise typer.Exit(_READER_GONE) from None
+    except OSError as error:
+        _silence(sys.stdout)
+        raise InputError(f"cannot write the output: {error.strerror or error}") from error
 
 
 def _silence(stream: Any) -> None:

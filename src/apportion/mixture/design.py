@@ -87,6 +87,9 @@ def design(
     if mixtures is None and names:
         mixtures = default_mixtures(len(names), lowest, seed)
     pool = make_pool(flops, sizes, tokens, names, mixtures)
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"expected every family once, got {', '.join(twice)} more than once")
     if existing is not None and existing.families != names:
         raise InputError(
             f"expected the families of the runs, {', '.join(existing.families)}; got "

@@ -125,10 +125,10 @@ def diagnose(
     for family in group_by or {}:
         runs.family_index(family)
     far = extrapolation(runs, requests)
-    if fit is not None and fit.runs.run != runs.run:
+    if fit is not None and not _same_runs(fit.runs, runs):
         raise InputError(
             f"expected a fit of these {len(runs)} runs, got one of {len(fit.runs)} others; "
-            "diagnose fit.runs, or fit these runs"
+            "diagnose the runs that were fitted, or fit these (mixture fit RUNS -o FIT)"
         )
     own = fit if fit is not None and _own_only(fit.law) else fit_law(runs, "family")
     repeats = seed_noise(runs)
@@ -204,3 +204,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _same_runs(one: RunTable, other: RunTable) -> bool:
+    return (
+        one.run == other.run
+        and one.families == other.families
+        and np.array_equal(one.ratios, other.ratios)
+        and np.array_equal(one.losses, other.losses)
+    )

@@ -61,8 +61,14 @@ def fit(
     views = [runs.conditions(target) for target in runs.targets]
     used = np.stack([law.usable(at) for at in views])
     count = len(law.parameters(len(runs.families)))
-    for rows in used:
-        require_rows(runs.take(rows), count, law.name)
+    for target, rows in zip(runs.targets, used, strict=True):
+        if rows.sum() < min(count, len(runs)):
+            raise InputError(
+                f"{target}: the ratio is above 0 in {int(rows.sum())} of {len(runs)} runs, and the "
+                f"{law.name} law needs {count} such runs; add some, leave the family out, or use a "
+                "law that allows a ratio of 0 (transfer, additive)"
+            )
+    require_rows(runs, count, law.name)
     log_loss = np.log(runs.losses.T)
     at = stack(views)
     starts = [

@@ -20,6 +20,8 @@ _DECADE = 10.0
 _LARGEST_ERROR = 0.5
 # Runs or families that a note names before it counts.
 _NAMED = 5
+# The constants of the laws, by their symbols.
+_CONSTANTS = ("E", "C", "Linf", "c")
 
 
 def status_of(
@@ -121,7 +123,8 @@ def _design_notes(law: Law, runs: RunTable) -> tuple[list[str], list[str], list[
             continue
         span = float(values.max() / values.min())
         if span == 1.0:
-            open_terms += [exponent, amplitude]
+            # The term and the constant are one number here.
+            open_terms += [exponent, amplitude, *_CONSTANTS]
             single.append(
                 f"all runs have one {label} ({format_count(float(values[0]))}): {exponent} and its "
                 f"term cannot be told from the constant, so nothing follows for another {label}; "
@@ -135,6 +138,8 @@ def _design_notes(law: Law, runs: RunTable) -> tuple[list[str], list[str], list[
             )
     if "ratio" in law.needs and len(np.unique(runs.mixtures())) == 1:
         single.append("all runs have one mixture: nothing follows for other ratios; vary them")
+        # Amplitudes are stated at p = 1, which gamma alone leads to.
+        open_terms += ["gamma", "A", "B", *_CONSTANTS]
     return single, narrow, open_terms
 
 

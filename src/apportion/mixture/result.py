@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
+from apportion.budget import parse_count
 from apportion.errors import InputError
 from apportion.mixture.interval import percentiles
 from apportion.mixture.laws.base import LOG_ZERO, Conditions, Law, Parameter
@@ -128,8 +129,8 @@ class Fit:
 
     def predict(
         self,
-        params: float,
-        tokens: float,
+        params: float | str,
+        tokens: float | str,
         ratios: Ratios,
         *,
         supply: Mapping[str, float] | None = None,
@@ -137,18 +138,23 @@ class Fit:
         """Predicted loss of every family, with the interval of its expectation.
 
         Args:
-            params: non-embedding parameters N.
+            params: non-embedding parameters N, a number or as `"1.2B"`.
             tokens: training tokens D.
             ratios: share of every family, by name or in table order; they sum to 1.
             supply: unique tokens per family, for laws that know repetition.
 
         Returns:
-            Columns `family`, `loss` (nats per token), `low`, `high` (NaN without a bootstrap), and
-            `bits_per_byte` where the runs have bytes per token.
+            Columns `family`, `loss` (nats per token; NaN where the law says nothing, such as at
+            ratio 0), `low`, `high` (NaN without a bootstrap), and `bits_per_byte` where the runs
+            have bytes per token. What to know about the numbers is in `attrs["notes"]`.
 
         Raises:
-            InputError: unknown families, or ratios that do not sum to 1.
+            InputError: unknown families, ratios that do not sum to 1, or no sound N or D.
         """
+        from apportion.mixture.proposal.strength import reach_notes
+
+        params = parse_count(params, "number of parameters")
+        tokens = parse_count(tokens, "number of tokens")
         shares = self.shares(ratios)[None]
         unique = None if supply is None else self.amounts(supply)
         point = np.exp(self.log_loss(params, tokens, shares, unique=unique))[0]
@@ -157,6 +163,12 @@ class Fit:
             drawn = np.exp(self.log_loss(params, tokens, shares, self.samples, unique))[:, 0]
             low, high = self.interval(drawn)
         frame = pd.DataFrame({"family": self.targets, "loss": point, "low": low, "high": high})
+        views = self._conditions(params, tokens, shares, unique)
+        silent = [not self.law.usable(at).all() for at in views]
+        frame.loc[silent, ["loss", "low", "high"]] = np.nan
+        point = frame["loss"].to_numpy()
+        notes = [] if self.status.ok else [f"about the fit: {self.status.text}"]
+        frame.attrs["notes"] = notes + reach_notes(self, params, tokens, shares[0])
         if self.runs.bytes_per_token is not None:
             density = self.runs.bytes_per_token.mean(axis=0)
             frame["bits_per_byte"] = point / density / np.log(2.0)

@@ -110,8 +110,13 @@ def _hypothesis(tables: Tables, alpha: float) -> Section:
 
 
 def _noise_line(frame: pd.DataFrame) -> str:
-    values = ", ".join(f"{row['family']} {row['noise']:.2%}" for row in _rows(frame))
     first = _rows(frame)[0]
+    if not np.isfinite(frame["noise"].to_numpy(dtype=float)).any():
+        return (
+            "no run was repeated with another seed, and these runs leave nothing else to judge the "
+            "seed noise by; repeat a few with another seed"
+        )
+    values = ", ".join(f"{row['family']} {row['noise']:.2%}" for row in _rows(frame))
     if first["noise_source"] == "repeats":
         count = int(first["noise_freedom"])
         return f"seed noise of one run, from {count} repeated run{'s' * (count != 1)}: {values}"

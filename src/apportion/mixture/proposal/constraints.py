@@ -160,6 +160,13 @@ def _check_wishes(
         raise InputError(
             f"floors and fixed ratios sum to {lower.sum():g}, more than 1 ({listed}); lower them"
         )
+    left = 1.0 - lower.sum()
+    bare = [f for f, low, high in zip(families, lower, upper, strict=True) if low == 0 < high]
+    if bare and left <= _SLACK:
+        raise InputError(
+            f"floors and fixed ratios take all of the tokens, and {', '.join(bare)} would get "
+            "nothing; lower them, or say so with a cap of 0 for the others"
+        )
     if upper.sum() < 1.0 - _SLACK:
         listed = ", ".join(f"{f}={v:g}" for f, v in zip(families, upper, strict=True))
         raise InputError(

@@ -45,22 +45,43 @@ def weak_points(fit: Fit, goal: Objective, model: LossModel, held: np.ndarray) -
 
 
 def reach_notes(fit: Fit, params: float, tokens: float, ratios: np.ndarray) -> list[str]:
-    """How far the optimum lies beyond the runs in N, D and each ratio."""
+    """How far a request lies beyond the runs in N, D and each ratio."""
     notes: list[str] = []
     for label, value, seen in (("N", params, fit.runs.params), ("D", tokens, fit.runs.tokens)):
-        if _need_of(label) in fit.law.needs and value > 1.001 * float(seen.max()):
+        low, high = float(seen.min()), float(seen.max())
+        said = f"{label} = {format_count(value)}"
+        if low * 0.999 <= value <= high * 1.001:
+            continue
+        if _need_of(label) not in fit.law.needs:
             notes.append(
-                f"{label} = {format_count(value)} is {value / seen.max():.3g} times the largest in "
-                f"the runs ({format_count(float(seen.max()))})"
+                f"{said} is not that of the runs ({_span(low, high)}), and the {fit.law.name} law "
+                f"has no term in {label}: it answers for the runs' {label}"
+            )
+        elif value > high:
+            notes.append(
+                f"{said} is {value / high:.3g} times the largest in the runs ({format_count(high)})"
+            )
+        else:
+            notes.append(
+                f"{said} is {low / value:.3g} times below the smallest in the runs "
+                f"({format_count(low)}); is a suffix such as M or B missing?"
             )
     for k, family in enumerate(fit.families):
         low, high = float(fit.runs.ratios[:, k].min()), float(fit.runs.ratios[:, k].max())
-        if ratios[k] > 0 and not low * 0.999 <= ratios[k] <= high * 1.001:
+        if ratios[k] == 0 and family in fit.targets and low > 0:
+            notes.append(f"{family} gets nothing; no run shows what its loss would be")
+        elif ratios[k] > 0 and not low * 0.999 <= ratios[k] <= high * 1.001:
             notes.append(
                 f"the ratio of {family} ({ratios[k]:.3g}) lies outside the runs "
                 f"({low:.3g} to {high:.3g})"
             )
     return notes
+
+
+def _span(low: float, high: float) -> str:
+    if low == high:
+        return format_count(low)
+    return f"{format_count(low)} to {format_count(high)}"
 
 
 def _need_of(label: str) -> str:
