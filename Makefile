@@ -42,7 +42,7 @@ types: $(STAMP) ## basedpyright, strict on src
 	$(BIN)/basedpyright
 
 docs: $(STAMP) ## the docs site into site/, warnings are errors
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 chromium:
 	@tools/chromium.sh

@@ -210,6 +210,6 @@ def _same_runs(one: RunTable, other: RunTable) -> bool:
     return (
         one.run == other.run
         and one.families == other.families
-        and np.array_equal(one.ratios, other.ratios)
-        and np.array_equal(one.losses, other.losses)
+        and np.allclose(one.ratios, other.ratios, rtol=1e-6, atol=1e-9)
+        and np.allclose(one.losses, other.losses, rtol=1e-6)
     )

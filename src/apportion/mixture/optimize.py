@@ -64,7 +64,9 @@ def optimize(
         objective: `"normalized"` (sum of losses, each over the family's loss at p = 1), `"total"`
             (sum of losses), `"worst"` (the largest normalized loss), `"target:FAMILY"`, or weights
             of the normalized losses per family.
-        floors, caps, fixed: least, largest and given share per family.
+        floors: least share per family.
+        caps: largest share per family.
+        fixed: given share per family.
         supply: unique tokens per family, as a mapping, `"a=3B,b=400M"` or a JSON file.
         max_epochs: the most passes over a family's supply.
         repetition: discount repeated tokens (Muennighoff et al., arXiv 2305.16264) instead of, or

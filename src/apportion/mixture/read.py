@@ -58,8 +58,9 @@ def read_runs(
         *paths: CSV or Parquet files. Several files in the own layout are put together and must have
             the same families; `regmix` and `olmix` take the file of ratios and the file of losses.
         format: the layout; `"auto"` tells it by the columns.
-        params, tokens: non-embedding parameters and training tokens of every run, for files that do
-            not have them (RegMix: 1M and 1B, 60M and 1B, or 1B and 25B).
+        params: non-embedding parameters of every run, for files that do not have them (RegMix: 1M,
+            60M or 1B).
+        tokens: training tokens of every run, likewise (RegMix: 1B, 1B or 25B).
         params_column: the column to use as parameters instead of `params`.
         shape: the parameters in the file are totals; the embeddings are subtracted.
         last_step: of several steps of one run keep the last.

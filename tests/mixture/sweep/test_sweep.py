@@ -143,7 +143,7 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_is_finished(home: Path, tmp_path: Pa
     out = tmp_path / "runs.csv"
     with started(home, out, tmp_path) as child:
         os.killpg(child.pid, signal.SIGINT)  # as a terminal does: to all processes at once
-        _, said = child.communicate(timeout=60)
+        _, said = child.communicate(timeout=300)
     assert child.returncode != 0
     assert b"KeyboardInterrupt" in said
     assert pd.read_csv(out)["run"].tolist() == ["even", "alpha"]
