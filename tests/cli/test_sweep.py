@@ -57,8 +57,13 @@ def test_text_that_is_not_text(apportion, here):
 
 def test_ctrl_c_says_what_is_kept(here):
     write_plan("plan.csv", 12_800, count=40)
+    # A shell starts what runs in the background with Ctrl-C ignored; here it must count.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from apportion.cli import main; main()"
+    )
     child = subprocess.Popen(
-        [sys.executable, "-c", "from apportion.cli import main; main()", "mixture", "sweep",
+        [sys.executable, "-c", code, "mixture", "sweep",
          *OPTIONS, "--workers", "1", "--max-epochs", "9"],
         cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

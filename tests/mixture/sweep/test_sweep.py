@@ -94,8 +94,11 @@ def test_finished_runs_are_skipped_and_a_torn_line_is_done_again(
 
 
 CHILD = """
+import signal
 import sys
 from pathlib import Path
+# A shell starts what runs in the background with Ctrl-C ignored; here it must count.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, sys.argv[1])
 from sweeptext import RECIPE, TINY, planned
 from apportion.mixture.sweep import sweep
