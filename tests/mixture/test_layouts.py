@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -182,10 +183,10 @@ def test_olmix(tmp_path: Path, key: str, as_folder: bool) -> None:
     assert table.extra["metric_arc_bpb"].tolist() == [2.25, 2.0, 2.5]
 
 
-def sized(folder: Path, **options: object):
+def sized(folder: Path, **options: Any):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", InputWarning)
-        return read_runs(folder, params="30M", tokens=3e9, **options)  # type: ignore[arg-type]
+        return read_runs(folder, params="30M", tokens=3e9, **options)
 
 
 def test_olmix_metrics_that_are_not_named_as_families(tmp_path: Path) -> None:

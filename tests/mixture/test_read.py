@@ -7,6 +7,7 @@ import pickle
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,9 +42,9 @@ def save(folder: Path, frame: pd.DataFrame, name: str = "runs.csv") -> Path:
     return path
 
 
-def message(path: Path, **options: object) -> str:
+def message(path: Path, **options: Any) -> str:
     with pytest.raises(InputError) as caught:
-        read_runs(path, **options)  # type: ignore[arg-type]
+        read_runs(path, **options)
     return str(caught.value)
 
 
