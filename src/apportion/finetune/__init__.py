@@ -1,0 +1,14 @@
+"""Fine-tuning with fewer stored activations and a sparse backward; `attach` is the way in.
+
+SAGE: Kim & Lee, "Forward Knows Efficient Backward Path: Saliency-Guided Memory-Efficient
+Fine-tuning of LLMs", ACL 2025.
+"""
+
+from __future__ import annotations
+
+from apportion.finetune.attach import Handle, attach
+from apportion.finetune.loss import Head, chunked_loss
+from apportion.finetune.saliency import SALIENCIES, Saliency, View
+from apportion.finetune.settings import TopP
+
+__all__ = ["SALIENCIES", "Handle", "Head", "Saliency", "TopP", "View", "attach", "chunked_loss"]

@@ -1,0 +1,266 @@
+"""One call attaches the sparse backward to a model, one detaches it.
+
+Nothing is patched: layers get another checkpointing function, the model another registered
+attention and three hooks, all on the instance, and `detach` puts back what was there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from apportion import models
+from apportion.errors import InputError
+from apportion.finetune import attention
+from apportion.finetune.checkpoint import Layer, run_layer
+from apportion.finetune.ledger import Ledger
+from apportion.finetune.outside import OutsideLoss
+from apportion.finetune.saliency import Saliency
+from apportion.finetune.settings import Settings, TopP, check
+from apportion.finetune.step import Step
+from apportion.finetune.tokens import describe
+
+log = logging.getLogger("apportion.finetune")
+_MISSING = object()
+
+
+def attach(
+    model: nn.Module,
+    keep: float | TopP | str = 0.25,
+    *,
+    saliency: str | Saliency = "attention",
+    rest: str = "4bit",
+    backward: str = "auto",
+    choose: str | None = None,
+    per: str | None = None,
+    loss: str = "chunked",
+    exact: float | None = None,
+    seed: int = 0,
+) -> Handle:
+    """Fine-tune with fewer stored activations, and where it pays with a sparse backward.
+
+    The forward is the model's own, and the loss does not depend on these settings. What differs is
+    what each decoder layer stores (see `apportion.finetune.store`) and which rows its backward
+    computes. Evaluation and generation are unchanged.
+
+    After SAGE: Kim & Lee, "Forward Knows Efficient Backward Path: Saliency-Guided Memory-Efficient
+    Fine-tuning of LLMs", ACL 2025.
+
+    Args:
+        model: a decoder of transformers, also inside PEFT or data parallelism.
+        keep: share of rows that a sparse backward computes, in (0, 1]; or `TopP`; or the bytes that
+            all layers together may store, such as "200MB". At 1 every row is exact, and gradients
+            are those of gradient checkpointing, bit for bit.
+        saliency: which rows: "attention", "last-query", "update", "value", "norm", "random", or an
+            object of your own class. The first four real tokens of every packed segment and the
+            rows with loss come first, as many as fit.
+        rest: what is stored of the other rows: "8bit", "4bit" or "drop" (their keys and values).
+        backward: "full" computes all rows, "sparse" the kept ones, "auto" the kept ones where few
+            rows carry loss (see `settings.SPARSE_UP_TO`).
+        choose: when the rows of a sparse backward are chosen: "start" (from each layer's, or the
+            first layer's saliency), "forward" (at its end, from the sum over layers; the default),
+            or "backward" (from the upstream gradient).
+        per: "model", one set of rows for all layers (the default), or "layer".
+        loss: "chunked" never holds all logits; "model" leaves the loss to the model.
+        exact: share of rows stored in the model's dtype; by default `keep` for a sparse backward,
+            and the sinks and a few rows more for a full one.
+        seed: of the rules that draw.
+
+    Returns:
+        A handle: a context manager, or call its `detach`.
+
+    Raises:
+        InputError: a value outside its range, a model that can't be served (by name), or one that
+            is attached already.
+    """
+    choose = choose or ("start" if rest == "drop" else "forward")
+    per = per or ("layer" if choose == "backward" else "model")
+    settings = check(keep, saliency, rest, backward, choose, per, loss, exact, seed)
+    return Handle(model, settings)
+
+
+class Handle:
+    """A model with the sparse backward attached.
+
+    Attributes:
+        settings: as checked.
+        ledger: what was stored and kept at the last step.
+    """
+
+    def __init__(self, model: nn.Module, settings: Settings) -> None:
+        self.settings = settings
+        self.model = model
+        self.inner = models.unwrap(model)
+        self.ledger = Ledger()
+        self._undo: list[Callable[[], None]] = []
+        self._step: Step | None = None
+        self._steps = 0
+        self._labels: Tensor | None = None
+        self._said: set[str] = set()
+        modules = models.decoder_layers(self.inner)
+        self._refuse(modules)
+        self._layers = [
+            Layer(module, k, models.routes_experts(module), self.ledger.held)
+            for k, module in enumerate(modules)
+        ]
+        self._outside = OutsideLoss(self.inner, settings) if settings.loss == "chunked" else None
+        try:
+            self._attach()
+        except BaseException:
+            self.detach()
+            raise
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.detach()
+
+    def detach(self) -> None:
+        """Give the model back as it was; a second call does nothing."""
+        while self._undo:
+            self._undo.pop()()
+
+    @contextmanager
+    def labels(self, labels: Tensor) -> Iterator[None]:
+        """Say which rows carry loss, for a loop that computes its own.
+
+        Args:
+            labels: (batch, length), -100 where there is none, as a Hugging Face model takes them.
+        """
+        self._labels = labels
+        try:
+            yield
+        finally:
+            self._labels = None
+
+    def _refuse(self, modules: list[nn.Module]) -> None:
+        for module in modules:
+            function = getattr(module, "_gradient_checkpointing_func", None)
+            if isinstance(getattr(function, "func", None), type(self._run)):
+                raise InputError(
+                    f"expected a model without the sparse backward, got {type(self.inner).__name__}"
+                    ", which has one attached; call its handle's detach() first"
+                )
+        if self.settings.backward != "full" and self.settings.cap < 1:
+            for module in modules:
+                attention.check_sparse(self.inner.config._attn_implementation, module)
+
+    def _attach(self) -> None:
+        for layer in self._layers:
+            self._set(layer.module, "_gradient_checkpointing_func", partial(self._run, layer))
+            self._set(layer.module, "gradient_checkpointing", True)
+        own = models.RoutedAttention(self.inner, attention.routed)
+        self._undo.append(own.restore)
+        before = self.model.register_forward_pre_hook(self._before, with_kwargs=True)
+        after = self.model.register_forward_hook(self._after, with_kwargs=True, always_call=True)
+        self._undo += [before.remove, after.remove]
+        if self._outside is not None:
+            self._undo.append(self._outside.watch())
+
+    def _set(self, module: nn.Module, name: str, value: Any) -> None:
+        old = module.__dict__.get(name, _MISSING)
+
+        def undo() -> None:
+            if old is _MISSING:
+                delattr(module, name)
+            else:
+                setattr(module, name, old)
+
+        setattr(module, name, value)
+        self._undo.append(undo)
+
+    def _before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Read the batch; leave the loss to `OutsideLoss`."""
+        self._step = None
+        if not (self.inner.training and torch.is_grad_enabled()):
+            return None
+        self._check_hook()
+        given = models.arguments_of(module, args, kwargs)
+        ids = given.get("input_ids")
+        ids = given.get("inputs_embeds") if ids is None else ids
+        if ids is None:
+            return None
+        labels = self._labels if self._labels is not None else given.get("labels")
+        if labels is None:
+            self._say("no labels given: every real token counts as carrying loss")
+        tokens = describe(
+            tuple(ids.shape[:2]),
+            ids.device,
+            labels,
+            given.get("attention_mask"),
+            given.get("position_ids"),
+            given.get("shift_labels"),
+        )
+        self._begin(tokens)
+        given["use_cache"] = False
+        if self._outside is not None:
+            self._outside.take_over(given)
+        return (), given
+
+    def _begin(self, tokens: Any) -> Step:
+        share = tokens.loss_share
+        backward = self.settings.backward_for(share)
+        if self.settings.backward == "auto":
+            self._say(f"{share:.0%} of the rows carry loss: {backward} backward")
+        self._step = Step(self.settings, tokens, backward, self._steps, len(self._layers))
+        self._steps += 1
+        self.ledger.begin(self._step)
+        return self._step
+
+    def _after(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        """Choose the rows; compute the loss."""
+        step, self._step = self._step, None
+        if step is not None:
+            step.end_forward()
+        if self._outside is not None and output is not None:
+            return self._outside.finish(output)
+        return output
+
+    def _run(self, layer: Layer, call: Callable[..., Any], hidden: Tensor, *rest: Any) -> Any:
+        """What a decoder layer calls instead of checkpointing."""
+        if not torch.is_grad_enabled():
+            return call(hidden, *rest)
+        step = self._step
+        if step is None or step.tokens.real.shape != hidden.shape[:2]:
+            self._say(
+                "the decoder is called without the model: every token counts as real, and "
+                "as carrying loss unless labels were given"
+            )
+            step = self._begin(describe(tuple(hidden.shape[:2]), hidden.device, self._labels))
+        return run_layer(layer, step, call, hidden, rest)
+
+    def _check_hook(self) -> None:
+        for layer in self._layers:
+            function = getattr(layer.module, "_gradient_checkpointing_func", None)
+            if (
+                getattr(function, "func", None) != self._run
+                or not layer.module.gradient_checkpointing
+            ):  # pyright: ignore[reportGeneralTypeIssues]
+                raise InputError(
+                    "expected the layers' checkpointing hook as attach left it, got another: "
+                    "gradient checkpointing was switched on (or off) afterwards, and would take "
+                    "the place of the sparse backward; pass gradient_checkpointing=False to the "
+                    "training arguments (TRL's SFTConfig turns it on by default)"
+                )
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            log.info(text)

@@ -1,0 +1,270 @@
+"""The autograd function around one decoder layer: exact forward, backward on what was kept.
+
+    forward    y = layer(x), the model's own code, without a graph; rows of x go into the ladder
+    full       all rows come back, exact or from few bits; the layer runs again on all of them
+    sparse     the layer runs again on the kept rows; their queries see the keys of all rows
+
+A decoder layer is y = x + f(x), so in a sparse backward the gradient of every row passes along the
+residual, dx = dy, and only the branch f is limited to the kept rows. With every row exact the full
+backward does what gradient checkpointing does, bit for bit.
+
+Trainable parameters are inputs of the function: gradients reach them as ordinary ones, which hooks
+of data parallelism and accumulation rely on, and a layer behind a frozen embedding still has a
+graph. Refused: `backward()` inside the backward, as re-entrant checkpointing does it, which fires
+those hooks in the middle of another node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from apportion.errors import InputError
+from apportion.finetune import attention
+from apportion.finetune.replay import Surroundings
+from apportion.finetune.rows import others, put, take
+from apportion.finetune.step import Step, view_of
+from apportion.finetune.store import Kept, keep_all, keep_packed, keep_some
+
+
+class Held(Protocol):
+    """Told what a layer holds."""
+
+    def __call__(self, layer: int, kept: Kept) -> None: ...
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A decoder layer of the model.
+
+    Attributes:
+        module: the layer.
+        number: from 0.
+        routes_experts: whether it holds a mixture of experts.
+        held: told what the layer keeps at every step.
+    """
+
+    module: torch.nn.Module
+    number: int
+    routes_experts: bool
+    held: Held
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        """The parameters that get a gradient."""
+        return [p for p in self.module.parameters() if p.requires_grad]
+
+
+class Run:
+    """One call of a layer within a step."""
+
+    def __init__(
+        self, layer: Layer, step: Step, call: Callable[..., Any], rest: Sequence[Any]
+    ) -> None:
+        """Remember the call.
+
+        Args:
+            layer: the layer.
+            step: the step that it belongs to.
+            call: takes the hidden states, then `rest`; a `partial` that holds the keywords.
+            rest: positional arguments after the hidden states.
+        """
+        keywords = call.keywords if isinstance(call, partial) else {}
+        for name, value in [*keywords.items(), *(("positional", x) for x in rest)]:
+            if isinstance(value, Tensor) and value.requires_grad:
+                raise InputError(
+                    f"expected layers that take a gradient for their hidden states alone; "
+                    f"{type(layer.module).__name__} also gets {name} with a gradient, which "
+                    "would be lost; this model is not supported"
+                )
+        self.layer = layer
+        self.step = step
+        self.call = call
+        self.rest = tuple(rest)
+        self.surroundings: Surroundings | None = None
+        self.score: Tensor | None = None
+
+    def forward(self, hidden: Float[Tensor, "batch length width"]) -> tuple[Tensor, Kept]:
+        """Run the layer as the model would; what it keeps."""
+        step, settings = self.step, self.step.settings
+        self.surroundings = Surroundings(hidden.device)
+        scores = step.needs_saliency()
+        drops = settings.rest == "drop" and step.backward == "sparse"
+        watch = attention.Watch()
+        with ExitStack() as stack:
+            stack.enter_context(self.surroundings.first(self.layer.routes_experts))
+            if drops or (scores and settings.saliency.attention):
+                stack.enter_context(attention.on(watch))
+            output = self.call(hidden, *self.rest)
+        if not isinstance(output, Tensor):
+            raise InputError(
+                f"expected a decoder layer that returns its hidden states, got "
+                f"{type(output).__name__} from {type(self.layer.module).__name__}; "
+                "this model is not supported"
+            )
+        if scores:
+            view = view_of(step, hidden, output, watch.seen, self.layer.number)
+            self._note(settings.saliency.score(view))
+        kept = self._keep(hidden, watch.seen)
+        self.layer.held(self.layer.number, kept)
+        return output, kept
+
+    def _note(self, score: Float[Tensor, "batch length"]) -> None:
+        if self.step.settings.per == "layer" or self.step.settings.choose == "start":
+            self.score = score
+        else:
+            self.step.add(score)
+
+    def _keep(self, hidden: Tensor, seen: attention.Seen | None) -> Kept:
+        step = self.step
+        if step.everything_exact:
+            return keep_all(hidden.detach())
+        index = step.exact_for(self.score)
+        bits = step.settings.bits
+        if bits is not None:
+            return keep_packed(hidden, index, bits)
+        if seen is None:
+            raise InputError(
+                f"expected attention of {type(self.layer.module).__name__} to go through the "
+                "registry of attention functions, whose keys and values rest='drop' stores; it "
+                "did not; use rest='4bit' with backward='full'"
+            )
+        return keep_some(hidden, index, seen.key, seen.value)
+
+    def backward(
+        self, kept: Kept, upstream: Float[Tensor, "batch length width"]
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        """Gradients of the hidden states and of the trainable parameters."""
+        if self.step.backward == "sparse":
+            rows = self.step.kept_for(self.score, upstream)
+            if rows.shape[1] < kept.length:
+                return self._sparse(kept, rows, upstream)
+        return self._gradients(self.call, kept.rows(), upstream)
+
+    def _gradients(
+        self,
+        call: Callable[..., Any],
+        hidden: Tensor,
+        upstream: Tensor,
+        rows: Int[Tensor, "batch rows"] | None = None,
+        route: attention.Route | None = None,
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        assert self.surroundings is not None
+        hidden = hidden.detach().requires_grad_()
+        with (
+            torch.enable_grad(),
+            self.surroundings.again(rows, self.step.length),
+            attention.on(route),
+        ):
+            output = call(hidden, *self._positional(rows))
+        wanted = [hidden, *self.layer.trainable()]
+        by_hidden, *by_parameters = torch.autograd.grad(output, wanted, upstream, allow_unused=True)
+        return by_hidden, list(by_parameters)
+
+    def _sparse(
+        self, kept: Kept, rows: Int[Tensor, "batch kept"], upstream: Tensor
+    ) -> tuple[Tensor, list[Tensor | None]]:
+        rest = others(rows, kept.length)
+        if kept.key is not None and kept.value is not None:
+            hidden, key, value = kept.exact, kept.key, kept.value
+        else:
+            everything = kept.rows()
+            hidden = take(everything, rows)
+            key, value = self._keys_values(take(everything, rest), rest)
+            del everything
+        by_rows, by_parameters = self._gradients(
+            self._call_on(rows),
+            hidden,
+            take(upstream, rows),
+            rows,
+            attention.Join(rows, rest, key, value),
+        )
+        by_hidden = put(upstream.clone(), rows, by_rows.to(upstream.dtype))
+        return by_hidden, by_parameters
+
+    def _keys_values(
+        self, hidden: Tensor, rows: Int[Tensor, "batch rows"]
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values of some rows: the layer up to its attention."""
+        assert self.surroundings is not None
+        stop = attention.Stop()
+        with torch.no_grad(), self.surroundings.again(rows, self.step.length), attention.on(stop):
+            try:
+                self._call_on(rows)(hidden, *self._positional(rows))
+            except attention.Stopped:
+                pass
+        if stop.seen is None:
+            raise InputError(
+                f"expected attention of {type(self.layer.module).__name__} to go through the "
+                "registry of attention functions; it did not; use backward='full'"
+            )
+        return stop.seen.key, stop.seen.value
+
+    def _call_on(self, rows: Int[Tensor, "batch rows"]) -> Callable[..., Any]:
+        """The layer's call with what belongs to rows cut to some of them."""
+        if not isinstance(self.call, partial):
+            return self.call
+        keywords = {
+            # Attention cuts the mask itself: it must stay whole for the keys of the other rows.
+            name: value if name == "attention_mask" else self._cut(value, rows)
+            for name, value in self.call.keywords.items()
+        }
+        return partial(self.call.func, *self.call.args, **keywords)
+
+    def _positional(self, rows: Int[Tensor, "batch rows"] | None) -> tuple[Any, ...]:
+        return self.rest if rows is None else tuple(self._cut(x, rows) for x in self.rest)
+
+    def _cut(self, value: Any, rows: Int[Tensor, "batch rows"]) -> Any:
+        """Tensors of (batch or 1, length, ...) at the rows, inside tuples and dicts too."""
+        if isinstance(value, tuple | list):
+            return type(value)(self._cut(x, rows) for x in value)  # pyright: ignore[reportCallIssue]
+        if isinstance(value, dict):
+            return {name: self._cut(x, rows) for name, x in value.items()}
+        batch, length = self.step.tokens.real.shape
+        fits = isinstance(value, Tensor) and value.ndim >= 2
+        if fits and value.shape[1] == length and value.shape[0] in (1, batch):
+            return take(value, rows)
+        return value
+
+
+class Checkpoint(torch.autograd.Function):
+    """`Run` as a node of the graph."""
+
+    @staticmethod
+    def forward(ctx: Any, run: Run, hidden: Tensor, *parameters: Tensor) -> Tensor:
+        """The layer's output; parameters are inputs so that they are reached, not used."""
+        output, kept = run.forward(hidden)
+        ctx.run = run
+        ctx.layout, tensors = kept.split()
+        ctx.save_for_backward(*tensors)
+        ctx.parameters = [(p.shape, p.dtype, p.device) for p in parameters]
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        """Gradients; a parameter that the kept rows don't reach gets zeros."""
+        kept = ctx.layout.join(ctx.saved_tensors)
+        by_hidden, found = ctx.run.backward(kept, upstream[0])
+        by_parameters = [
+            torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
+            for gradient, (shape, dtype, device) in zip(found, ctx.parameters, strict=True)
+        ]
+        return None, by_hidden if ctx.needs_input_grad[1] else None, *by_parameters
+
+
+def run_layer(
+    layer: Layer, step: Step, call: Callable[..., Any], hidden: Tensor, rest: Sequence[Any]
+) -> Tensor:
+    """A decoder layer's output, with `Checkpoint` as its node."""
+    run = Run(layer, step, call, rest)
+    output = Checkpoint.apply(run, hidden, *layer.trainable())
+    assert isinstance(output, Tensor)
+    return output

@@ -1,0 +1,187 @@
+"""What the user asks of the sparse backward, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from apportion.budget import format_bytes, parse_bytes
+from apportion.errors import InputError
+from apportion.finetune.saliency import Saliency, get_saliency
+from apportion.finetune.tokens import SINKS
+
+Rest = Literal["8bit", "4bit", "drop"]
+Backward = Literal["full", "sparse", "auto"]
+Choose = Literal["start", "forward", "backward"]
+Per = Literal["model", "layer"]
+Loss = Literal["chunked", "model"]
+
+# Rows that a full backward stores exactly when not told: the sinks, and one in this many.
+ROWS_PER_EXACT = 64
+# With loss on more rows than this share, dropping rows loses more than training on fewer samples
+# (benchmarks/finetune_frontier.py).
+SPARSE_UP_TO = 0.3
+
+
+@dataclass(frozen=True)
+class TopP:
+    """Keep the smallest set of rows whose saliency reaches a share of its sum, up to a cap.
+
+    The largest set of the batch decides for all samples, so shapes follow the data; the cap bounds
+    them.
+
+    Attributes:
+        share: of the saliency, in (0, 1].
+        cap: keep ratio that is never exceeded, in (0, 1].
+    """
+
+    share: float = 0.8
+    cap: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("share", self.share), ("cap", self.cap)):
+            _in_unit("TopP's " + name, value, f"TopP(share=0.8, cap=0.5) with {name}={value!r}")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Checked settings; `attach` documents them."""
+
+    keep: float | TopP
+    budget: int | None
+    saliency: Saliency
+    published: bool
+    rest: Rest
+    backward: Backward
+    choose: Choose
+    per: Per
+    loss: Loss
+    exact: float | None
+    seed: int
+
+    @property
+    def bits(self) -> int | None:
+        """Of the rows that are not exact; None: they are dropped."""
+        return None if self.rest == "drop" else int(self.rest[0])
+
+    @property
+    def cap(self) -> float:
+        """The largest keep ratio."""
+        return self.keep.cap if isinstance(self.keep, TopP) else self.keep
+
+    def backward_for(self, loss_share: float) -> Literal["full", "sparse"]:
+        """Which backward a batch gets.
+
+        Args:
+            loss_share: its rows with loss, of the real ones.
+        """
+        if self.cap >= 1:
+            return "full"
+        if self.backward != "auto":
+            return self.backward
+        if self.rest == "drop" or loss_share <= SPARSE_UP_TO:
+            return "sparse"
+        return "full"
+
+    def exact_rows(self, length: int, backward: Literal["full", "sparse"]) -> float:
+        """Share of rows stored in the model's dtype."""
+        if self.cap >= 1 or (self.exact is None and backward == "sparse"):
+            return self.cap
+        if self.exact is not None:
+            return self.exact
+        return min(1.0, max(SINKS / length, 1 / ROWS_PER_EXACT))
+
+
+def check(
+    keep: float | TopP | str,
+    saliency: str | Saliency,
+    rest: str,
+    backward: str,
+    choose: str,
+    per: str,
+    loss: str,
+    exact: float | None,
+    seed: int,
+) -> Settings:
+    """Settings from the user's words.
+
+    Raises:
+        InputError: a value outside its range, or two that exclude each other.
+    """
+    for name, value, allowed in (
+        ("rest", rest, get_args(Rest)),
+        ("backward", backward, get_args(Backward)),
+        ("choose", choose, get_args(Choose)),
+        ("per", per, get_args(Per)),
+        ("loss", loss, get_args(Loss)),
+    ):
+        if value not in allowed:
+            raise InputError(
+                f"expected {name} of {', '.join(map(repr, allowed))}; got {name}={value!r}"
+            )
+    budget, ratio = _keep(keep)
+    if exact is not None:
+        _in_unit("exact", exact, "for example exact=0.02, or leave it out")
+    published = saliency == "published"
+    rule = get_saliency("last-query" if published else saliency)
+    settings = Settings(
+        ratio,
+        budget,
+        rule,
+        published,
+        rest,
+        backward,
+        choose,
+        per,
+        loss,
+        exact,
+        seed,  # pyright: ignore[reportArgumentType]
+    )
+    _check_together(settings)
+    return settings
+
+
+def _keep(keep: float | TopP | str) -> tuple[int | None, float | TopP]:
+    if isinstance(keep, str):
+        # The ratio follows from the shapes of the first batch.
+        return parse_bytes(keep), 0.999
+    if not isinstance(keep, TopP):
+        _in_unit("keep", keep, "for example keep=0.25, keep=TopP(0.8, cap=0.5) or keep='200MB'")
+    return None, keep
+
+
+def _in_unit(name: str, value: float, example: str) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and 0 < value <= 1):
+        raise InputError(f"expected {name} in (0, 1], got {value!r}; {example}")
+
+
+def _check_together(settings: Settings) -> None:
+    if settings.published:
+        return
+    if settings.rest == "drop" and settings.cap < 1:
+        if settings.backward == "full":
+            raise InputError(
+                "expected rest='8bit' or '4bit' for a full backward, got rest='drop', which leaves "
+                "nothing to compute the dropped rows from; use backward='sparse', or keep=1"
+            )
+        if settings.choose != "start":
+            raise InputError(
+                f"expected choose='start' with rest='drop', got choose={settings.choose!r}: rows "
+                "can't be chosen later when they have been dropped; use rest='4bit', or "
+                "choose='start'"
+            )
+    if settings.choose == "backward" and settings.per == "model":
+        raise InputError(
+            "expected per='layer' with choose='backward', got per='model': the upstream gradient "
+            "of a layer is known only when the layers above are done; add per='layer', or use "
+            "choose='forward'"
+        )
+
+
+def least_budget_message(asked: int, least: int) -> str:
+    """What is said about a byte budget that nothing fits."""
+    return (
+        f"expected a budget of {format_bytes(least)} at least for this batch (every row in few "
+        f"bits, sinks exact), got {format_bytes(asked)}; raise it, or shorten the batch"
+    )
