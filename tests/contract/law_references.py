@@ -86,7 +86,11 @@ def saturated(tokens, unique, rate):
 RD, RN = 15.387756, 5.309743
 
 
-def repetition(inner: Reference, rd: float = RD, rn: float | None = None) -> Reference:
+def repetition(
+    inner: Reference, rd: float = RD, rn: float | None = None, ratios: bool = True
+) -> Reference:
+    """`ratios`: the inner law uses them, so they are discounted; else D is."""
+
     def law(theta, n, d, p, u):
         worth = [
             min(d * ratio, unique)
@@ -99,8 +103,9 @@ def repetition(inner: Reference, rd: float = RD, rn: float | None = None) -> Ref
             seen = sum(min(d * ratio, unique) for ratio, unique in zip(p, u, strict=True))
             enough = min(n, (seen * g) ** (beta / alpha) * g)
             n = enough + enough * rn * (1 - math.exp(-max(n / enough - 1, 0) / rn))
-        total = sum(worth)
-        return inner(theta, n, total, [w / total for w in worth], [math.inf] * len(p))
+        if ratios:
+            return inner(theta, n, d, [w / d for w in worth], [math.inf] * len(p))
+        return inner(theta, n, sum(worth), p, [math.inf] * len(p))
 
     return law
 
@@ -116,8 +121,8 @@ REFERENCES: dict[str, Reference] = {
     "transfer": transfer,
     "atlas": atlas,
     "family+repetition": repetition(family),
-    "chinchilla+repetition": repetition(chinchilla),
-    "chinchilla+repetition(rn=5.309743)": repetition(chinchilla, rn=RN),
+    "chinchilla+repetition": repetition(chinchilla, ratios=False),
+    "chinchilla+repetition(rn=5.309743)": repetition(chinchilla, rn=RN, ratios=False),
     "additive+repetition(rd=4.0,rn=2.0)": repetition(additive, rd=4.0, rn=2.0),
     "bimix+repetition": repetition(bimix),
     "transfer+repetition(rd=4.0)": repetition(transfer, rd=4.0),

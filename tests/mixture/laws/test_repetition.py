@@ -71,7 +71,7 @@ def test_effective_tokens_without_supply_or_without_limit():
 
 @pytest.mark.parametrize("name", ["family", "chinchilla", "additive", "bimix", "transfer"])
 def test_enough_unique_tokens_change_nothing(name):
-    """Values agree, and slopes along the simplex: those across it depend on what D' means there."""
+    """Values agree, and slopes along the simplex: across it D' grows and D does not."""
     inner, law = get_law(name), get_law(f"{name}+repetition")
     rng = np.random.default_rng(0)
     families, runs = 3, 6
@@ -106,6 +106,65 @@ def test_scarce_family_gains_less_from_a_larger_ratio():
     gain_plenty = -np.diff(law.log_loss(theta, plenty))[0]
     gain_scarce = -np.diff(law.log_loss(theta, scarce))[0]
     assert 0 < gain_scarce < 0.5 * gain_plenty
+
+
+LAWS_OF_RATIOS = ["family", "bimix", "additive", "additive-pooled", "transfer"]
+
+
+def scarce_first(name, share):
+    """Log loss of a family with 1/100 of the tokens, at shares of it from 0 to 1, others alike."""
+    law, families = get_law(f"{name}+repetition"), 3
+    rng = np.random.default_rng(5)
+    theta = np.clip(rng.uniform(0.1, 0.5, len(law.parameters(families))), 0.05, 0.5)
+    rest = (1.0 - share)[:, None] * np.array([0.5, 0.5])
+    ratios = np.column_stack([share, rest])
+    at = Conditions(
+        np.full(len(share), 1e8),
+        np.full(len(share), 1e10),
+        ratios,
+        unique=np.array([1e8, np.inf, np.inf]),
+    )
+    return law, theta, at
+
+
+@pytest.mark.parametrize("name", LAWS_OF_RATIOS)
+def test_worthless_repeats_never_help_the_family(name):
+    """With rd = 0.01 even the second pass teaches nothing: more of it must not lower the loss."""
+    _, theta, at = scarce_first(name, np.linspace(0.02, 0.9, 50))
+    law = with_repetition(get_law(name), rd=0.01)
+    assert (np.diff(law.log_loss(theta, at)) >= -1e-12).all()
+
+
+@pytest.mark.parametrize("name", ["family", "bimix"])
+def test_repeating_others_does_not_change_a_family_under_hypothesis_1(name):
+    """Its own tokens and D are given; whether the rest is new or read for the 90th time is not."""
+    law, theta, at = scarce_first(name, np.array([0.3]))
+    repeated = replace(at, unique=np.array([1e8, 1e7, 1e7]))
+    assert law.log_loss(theta, at) == pytest.approx(law.log_loss(theta, repeated), rel=1e-14)
+    cross = law.ratio_gradient(theta, repeated)[0, 1:]
+    assert np.array_equal(cross, np.zeros(2))
+
+
+@pytest.mark.parametrize("name", LAWS_OF_RATIOS)
+def test_counted_shares_are_those_of_all_tokens(name):
+    law, _, at = scarce_first(name, np.array([0.005, 0.4]))
+    seen = law.counted(at)
+    assert np.array_equal(seen.tokens, at.tokens)
+    assert seen.ratios[0].sum() == pytest.approx(1.0)
+    # 40 passes: 1 + rd (1 - exp(-39 / rd)) of the supply count.
+    worth = 1e8 * (1 + RD * (1 - np.exp(-39 / RD)))
+    np.testing.assert_allclose(seen.ratios[1], [worth / 1e10, 0.3, 0.3], rtol=1e-12)
+
+
+def test_blind_laws_keep_the_published_form():
+    law = get_law("chinchilla+repetition")
+    at = Conditions(
+        np.array([1e8]), np.array([1e10]), np.array([[0.4, 0.6]]), np.array([1e8, np.inf])
+    )
+    worth = 1e8 * (1 + RD * (1 - np.exp(-39 / RD)))
+    assert law.counted(at).tokens == pytest.approx(worth + 6e9, rel=1e-12)
+    assert "D'_j" in law.formula
+    assert "p_j = D'_j / D" in get_law("family+repetition").formula
 
 
 def test_family_without_any_unique_tokens_is_not_usable_alone():

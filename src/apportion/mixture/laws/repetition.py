@@ -1,10 +1,13 @@
 """Repetition after Muennighoff et al., put around any law that has a term in D.
 
-Tokens of family j beyond its unique tokens U_j lose their worth with every epoch. The wrapped law
-sees the tokens that count, D' = sum_j D'_j, and their split p'_j = D'_j / D'. The published form is
-the case of one family and the Chinchilla law.
+Tokens of family j beyond its unique tokens U_j lose their worth with every epoch: D_j tokens count
+as D'_j. A law that uses the ratios sees p'_j = D'_j / D, and D as it is: by hypothesis 1 the loss
+of a family depends on its own share, whatever fills the rest, and repeats that teach nothing are
+part of that rest. A law blind to the mixture, such as the published form, sees D' = sum_j D'_j.
 
-Refused: fitting rd and rn together with the law. They are identified by runs of many epochs only,
+Refused: D' with p'_j = D'_j / D' for laws of the ratios. Worthless repeats shrink D', so the share
+of a scarce family would grow by repeating, and the optimum read a text dozens of times. Refused:
+fitting rd and rn together with the law. They are identified by runs of many epochs only,
 which mixture sweeps rarely hold, and fixed constants keep a separable law separable. Refused too: G
 from the fitted law's own A, B, alpha, beta; family laws often leave A or B at zero, where G is zero
 or infinite. With excess parameters, G comes from the published constants.
@@ -38,6 +41,7 @@ RD = 15.387756
 RN = 5.309743
 
 _UNIQUE: frozenset[Need] = frozenset({"unique"})
+_RATIOS: frozenset[Need] = frozenset({"ratio", "others"})
 
 
 class Repetition(Law):
@@ -45,8 +49,10 @@ class Repetition(Law):
 
     Muennighoff et al., "Scaling Data-Constrained Language Models", NeurIPS 2023, arXiv 2305.16264.
     D_j = p_j D are the tokens of family j, U_j its unique tokens, R_j = max(D_j / U_j - 1, 0) its
-    repetitions; D' = sum_j D'_j and p'_j = D'_j / D' replace D and the ratios. rd is the number of
-    repetitions after which one more is worth 1/e of new data.
+    repetitions; rd is the number of repetitions after which one more is worth 1/e of new data. Laws
+    that use the ratios (`needs` has `"ratio"` or `"others"`) see p'_j = D'_j / D in their place,
+    with a sum below 1 where something is repeated, and the whole D. Laws that do not use them see
+    D' = sum_j D'_j in place of D, as published.
 
     With `rn`, parameters in excess of what the unique data can use lose worth alike: N' = U_N +
     U_N rn (1 - exp(-R_N / rn)), R_N = max(N / U_N - 1, 0), U_N = min(N, (U_D G)^(beta / alpha) G),
@@ -81,10 +87,16 @@ class Repetition(Law):
         changed = [] if self.rd == RD else [f"rd={self.rd!r}"]
         changed += [] if self.rn is None else [f"rn={self.rn!r}"]
         self.name = f"{inner.name}+repetition" + (f"({','.join(changed)})" if changed else "")
-        self.formula = f"{inner.formula}, with repeated tokens discounted"
+        seen = "p_j = D'_j / D" if self._by_ratio else "D = sum_j D'_j"
+        self.formula = f"{inner.formula}, repeated tokens discounted: {seen}"
         self.paper = f"{inner.paper}; Muennighoff et al., NeurIPS 2023, arXiv 2305.16264"
         self.needs = inner.needs | _UNIQUE
         self.fixed = inner.fixed
+
+    @property
+    def _by_ratio(self) -> bool:
+        """Whether the wrapped law uses the ratios, so that discounted shares replace them."""
+        return bool(self.inner.needs & _RATIOS)
 
     def parameters(self, families: int) -> tuple[Parameter, ...]:
         return self.inner.parameters(families)
@@ -104,19 +116,17 @@ class Repetition(Law):
     ) -> Float[np.ndarray, "*out runs families"]:
         if at.unique is None:
             return self.inner.ratio_gradient(theta, at)
-        return self._token_gradient(theta, at) * at.tokens[..., None]
+        return self._slopes(theta, at).by_ratio
 
     def size_gradient(
         self, theta: Float[np.ndarray, "*batch q"], at: Conditions
     ) -> Float[np.ndarray, "*out runs 2"]:
         if at.unique is None:
             return self.inner.size_gradient(theta, at)
-        counted = self._count(at)
-        out = self.inner.size_gradient(theta, counted.at)
-        out[..., 0] *= counted.params_by_params
-        by_family = self._token_gradient(theta, at) * at.ratios
-        out[..., 1] = by_family.sum(axis=-1) * at.tokens
-        return out
+        slopes = self._slopes(theta, at)
+        # The tokens of every family grow with D; shares, and what D itself does, besides.
+        by_tokens = (slopes.by_ratio * at.ratios).sum(axis=-1) + slopes.by_tokens
+        return np.stack([slopes.by_params, by_tokens], axis=-1)
 
     def starts(
         self, at: Conditions, log_loss: Float[np.ndarray, " runs"]
@@ -127,7 +137,7 @@ class Repetition(Law):
         return self.inner.usable(self.counted(at))
 
     def counted(self, at: Conditions) -> Conditions:
-        """The conditions that the wrapped law sees: N', D' and p'."""
+        """The conditions that the wrapped law sees: N', and D and p' or D' and p."""
         return at if at.unique is None else self._count(at).at
 
     def _count(self, at: Conditions) -> _Counted:
@@ -135,13 +145,14 @@ class Repetition(Law):
         amounts = at.ratios * at.tokens[..., None]
         unique = at.unique[..., None, :]
         worth, slopes = effective_tokens(amounts, unique, self.rd)
-        total = worth.sum(axis=-1)
-        # Nothing counts only where every family present has no unique tokens at all.
-        total = np.where(total > 0, total, 1.0)
-        ratios = worth / total[..., None]
         new = np.where(amounts < unique, 1.0, 0.0)
         params, by_params, by_unique = self._count_params(at, np.minimum(amounts, unique))
-        seen = Conditions(params=params, tokens=total, ratios=ratios)
+        if self._by_ratio:
+            seen = Conditions(params, at.tokens, worth / at.tokens[..., None])
+        else:
+            total = worth.sum(axis=-1)
+            # Nothing counts only where every family present has no unique tokens at all.
+            seen = Conditions(params, np.where(total > 0, total, 1.0), at.ratios)
         return _Counted(seen, slopes, new, by_params, by_unique)
 
     def _count_params(
@@ -161,17 +172,21 @@ class Repetition(Law):
         by_unique = by_usable * power * usable / unique / params
         return params, slope * at.params / params, by_unique
 
-    def _token_gradient(self, theta: np.ndarray, at: Conditions) -> np.ndarray:
-        """Derivative of the log loss by the tokens of every family."""
+    def _slopes(self, theta: np.ndarray, at: Conditions) -> _Slopes:
         counted = self._count(at)
-        by_ratio = self.inner.ratio_gradient(theta, counted.at)
         by_size = self.inner.size_gradient(theta, counted.at)
-        # dp'_j / dD_k = (S'_k / D') (1[j = k] - p'_j); d log D' / dD_k = S'_k / D'.
-        shared = by_size[..., 1] - (by_ratio * counted.at.ratios).sum(axis=-1)
-        slope = counted.slopes / counted.at.tokens[..., None]
-        out = (by_ratio + shared[..., None]) * slope
-        by_unique = by_size[..., 0] * counted.params_by_unique
-        return out + by_unique[..., None] * counted.new
+        if self._by_ratio:
+            # dp'_j / dp_j = S'_j; at given tokens of every family p'_j falls as 1 / D.
+            inner = self.inner.ratio_gradient(theta, counted.at)
+            by_ratio = inner * counted.slopes
+            by_tokens = by_size[..., 1] - (inner * counted.at.ratios).sum(axis=-1)
+        else:
+            # d log D' / dp_j = S'_j D / D'; D enters through the tokens of the families alone.
+            slope = counted.slopes * (at.tokens / counted.at.tokens)[..., None]
+            by_ratio, by_tokens = by_size[..., 1:] * slope, np.zeros(())
+        by_unique = by_size[..., 0] * counted.params_by_unique * at.tokens
+        by_ratio = by_ratio + by_unique[..., None] * counted.new
+        return _Slopes(by_ratio, by_size[..., 0] * counted.params_by_params, by_tokens)
 
 
 class SeparableRepetition(Repetition, SeparableLaw):
@@ -202,6 +217,13 @@ class _Counted:
     new: np.ndarray  # 1 where further tokens of the family are still new
     params_by_params: np.ndarray | float  # d log N' / d log N
     params_by_unique: np.ndarray | float  # d log N' / d U_D
+
+
+@dataclass(frozen=True)
+class _Slopes:
+    by_ratio: np.ndarray  # of the log loss, by every ratio
+    by_params: np.ndarray  # by log N
+    by_tokens: np.ndarray  # by log D at given tokens of every family
 
 
 def with_repetition(law: Law, rd: float = RD, rn: float | None = None) -> Repetition:
