@@ -17,10 +17,10 @@ those hooks in the middle of another node.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -33,12 +33,6 @@ from apportion.finetune.replay import Surroundings
 from apportion.finetune.rows import others, put, take
 from apportion.finetune.step import Step, view_of
 from apportion.finetune.store import Kept, keep_all, keep_packed, keep_some
-
-
-class Held(Protocol):
-    """Told what a layer holds."""
-
-    def __call__(self, layer: int, kept: Kept) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class Layer:
     module: torch.nn.Module
     number: int
     routes_experts: bool
-    held: Held
+    held: Callable[[int, Kept], None]
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters that get a gradient."""
@@ -196,10 +190,8 @@ class Run:
         assert self.surroundings is not None
         stop = attention.Stop()
         with torch.no_grad(), self.surroundings.again(rows, self.step.length), attention.on(stop):
-            try:
+            with suppress(attention.Stopped):
                 self._call_on(rows)(hidden, *self._positional(rows))
-            except attention.Stopped:
-                pass
         if stop.seen is None:
             raise InputError(
                 f"expected attention of {type(self.layer.module).__name__} to go through the "

@@ -153,7 +153,8 @@ class _Repeat(TorchFunctionMode):
     ) -> Tensor:
         if not training or p == 0:
             return input
-        assert self.rows is not None and self.length is not None
+        assert self.rows is not None
+        assert self.length is not None
         shape = (input.shape[0], self.length, *input.shape[2:])
         with torch.no_grad():
             ones = torch.ones(shape, dtype=input.dtype, device=input.device)

@@ -76,7 +76,8 @@ def attention_of(
         view: a layer with its queries and keys.
         queries: (batch, queries), the rows whose attention is wanted.
     """
-    assert view.query is not None and view.key is not None
+    assert view.query is not None
+    assert view.key is not None
     q = take(view.query, queries, 2).to(torch.float32)
     k = view.key.to(torch.float32)
     batch, heads, count, size = q.shape

@@ -1,0 +1,76 @@
+"""The sparse backward written out plainly: everything is computed, what is dropped is detached.
+
+    y = x + f(x),  f seen by the backward only at the kept rows, and only through the kept rows
+
+Keys and values of the other rows are constants. Nothing is saved and nothing is faster; it only
+has to be obviously right.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+NAME = "detached_reference"
+# What a layer's backward starts from in place of its input: the same values, or those that few bits
+# give back.
+Substitute = Callable[[Tensor], Tensor]
+
+
+@contextmanager
+def detached(model: nn.Module, kept: Sequence[Tensor]) -> Iterator[None]:
+    """Give every layer of `model` the plain sparse backward.
+
+    Args:
+        model: a tiny decoder.
+        kept: the rows of each layer, (batch, kept).
+    """
+    layers = model.model.layers
+    own = model.config._attn_implementation
+    inside = {id(layer): None for layer in layers}
+
+    def attention(module, query, key, value, mask, **options):
+        row = inside["now"][:, None, :, None]
+        key = torch.where(row, key, key.detach())
+        value = torch.where(row, value, value.detach())
+        return _own(own, module)(module, query, key, value, mask, **options)
+
+    def run(layer, rows):
+        def checkpoint(call, x, *rest):
+            member = torch.zeros(x.shape[:2], dtype=torch.bool).scatter(1, rows, True)
+            inside["now"] = member
+            row = member[:, :, None]
+            mixed = torch.where(row, x, x.detach())
+            branch = call(mixed, *rest) - mixed
+            return x + torch.where(row, branch, branch.detach())
+
+        return checkpoint
+
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS[own])
+    configs = {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}
+    for config in configs.values():
+        config._attn_implementation = NAME
+    for layer, rows in zip(layers, kept, strict=True):
+        layer.gradient_checkpointing = True
+        layer._gradient_checkpointing_func = run(layer, rows)
+    try:
+        yield
+    finally:
+        for config in configs.values():
+            config._attn_implementation = own
+        for layer in layers:
+            del layer.gradient_checkpointing, layer._gradient_checkpointing_func
+
+
+def _own(name: str, module: nn.Module) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    if name == "eager":
+        return sys.modules[type(module).__module__].eager_attention_forward
+    return ALL_ATTENTION_FUNCTIONS[name]

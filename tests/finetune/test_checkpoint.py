@@ -1,0 +1,71 @@
+"""The backward against gradient checkpointing (bit for bit) and against a plain reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from finetune.reference import detached
+from finetune.tiny import ARCHITECTURES, MIXTURES, batch, gradients, make
+
+from apportion import finetune as ft
+
+EVERY = [*ARCHITECTURES, *MIXTURES]
+PAIRS = [
+    (kind, attention)
+    for kind in EVERY
+    for attention in ("sdpa", "eager")
+    if (kind, attention) != ("gemma2", "sdpa")  # transformers has none
+]
+
+
+def checkpointed(model, inputs):
+    """Loss and gradients with transformers' own checkpointing."""
+    model.activation_checkpointing_enable()
+    loss = model(**inputs, use_cache=False).loss
+    found = gradients(model, loss)
+    model.activation_checkpointing_disable()
+    return loss.detach(), found
+
+
+def attached(model, inputs, **settings):
+    """Loss and gradients with ours, and the rows that each layer's backward computed."""
+    with ft.attach(model, **settings) as sparse:
+        loss = model(**inputs).loss
+        found = gradients(model, loss)
+        return loss.detach(), found, sparse.ledger.step
+
+
+def assert_close(found, expected, tolerance):
+    assert set(found) == set(expected)
+    for name, gradient in expected.items():
+        scale = gradient.abs().max().clamp(min=1e-12)
+        worst = float((found[name] - gradient).abs().max() / scale)
+        assert worst <= tolerance, f"{name}: {worst}"
+
+
+@pytest.mark.parametrize(("kind", "attention"), PAIRS)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_keep_1_is_gradient_checkpointing_bit_for_bit(kind, attention, side):
+    model, inputs = make(kind, attention=attention), batch(side=side)
+    loss, expected = checkpointed(model, inputs)
+    ours, found, _ = attached(model, inputs, keep=1.0, loss="model")
+    assert torch.equal(ours, loss)
+    assert set(found) == set(expected)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(("kind", "attention"), PAIRS)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_sparse_is_the_detached_reference(kind, attention, side):
+    # Eager attention's masks overflow in float64, and its softmax is float32.
+    dtype, tolerance = (torch.float64, 1e-9) if attention == "sdpa" else (torch.float32, 2e-5)
+    if kind == "gemma3_text":
+        tolerance = 2e-5  # its norms compute in float32
+    model, inputs = make(kind, dtype, attention), batch(side=side, answers=5)
+    settings = {"keep": 0.4, "rest": "drop", "backward": "sparse", "loss": "model"}
+    loss, found, step = attached(model, inputs, **settings)
+    assert step.kept.shape == (2, 10)  # of 23 rows
+    assert torch.equal(loss, model(**inputs, use_cache=False).loss.detach())
+    with detached(model, [step.kept] * 3):
+        expected = gradients(model, model(**inputs, use_cache=False).loss)
+    assert_close(found, expected, tolerance)
