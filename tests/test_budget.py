@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apportion.budget import format_bytes, format_count, parse_bytes, parse_count
+from apportion.budget import (
+    counted,
+    format_bytes,
+    format_count,
+    parse_bytes,
+    parse_count,
+    parse_params,
+    parse_tokens,
+)
 from apportion.errors import InputError
 from fuzzing import examples
 
@@ -83,6 +91,21 @@ def test_counts_are_positive_and_finite(text):
 def test_less_than_a_byte_is_refused():
     with pytest.raises(InputError, match="one byte at least"):
         parse_bytes("0.4B")
+
+
+def test_amounts_beyond_any_model_are_refused():
+    assert (parse_params("1e15"), parse_tokens("1e18")) == (1e15, 1e18)
+    for parse, text in ((parse_params, "1.1e15"), (parse_tokens, "1e30"), (parse_params, 1e300)):
+        with pytest.raises(InputError, match="of at most"):
+            parse(text)
+    for parse in (parse_params, parse_tokens):
+        with pytest.raises(InputError, match="got 'lots'"):
+            parse("lots")
+
+
+def test_one_is_no_plural():
+    assert [counted(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert [counted(n, "family", "families") for n in (1, 5)] == ["1 family", "5 families"]
 
 
 def test_the_message_names_what_was_asked_for():

@@ -15,7 +15,7 @@ import threading
 import pytest
 
 from apportion.errors import InputError
-from apportion.files import atomic_write, read_json, write_json, write_text
+from apportion.files import atomic_write, check_writable, read_json, write_json, write_text
 
 
 def only(folder):
@@ -115,6 +115,26 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
         assert child.stdout.readline() == "ready\n"
         child.send_signal(signal.SIGKILL)
     assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("name", ["missing/a.txt", "folder", "a.txt/b.txt", "x" * 300])
+def test_what_cannot_be_written_can_be_known_before(tmp_path, name):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(InputError, match="cannot write") as before:
+        check_writable(tmp_path / name)
+    with pytest.raises(InputError) as after:
+        write_text(tmp_path / name, "new")
+    assert str(before.value) == str(after.value)
+    assert only(tmp_path) == ["a.txt", "folder"]
+
+
+def test_asking_changes_nothing(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    for name in ("a.txt", "new.txt"):
+        check_writable(tmp_path / name)
+    assert only(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "chmod"])

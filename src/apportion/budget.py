@@ -24,6 +24,9 @@ _BYTE_SUFFIXES = {
     "gib": 2.0**30,
     "tib": 2.0**40,
 }
+MOST_PARAMS, MOST_TOKENS = 1e15, 1e18
+"""Far above any model or training set there is: a larger number is a slip of the unit."""
+
 # A comma or underscore separates thousands only: half of Europe reads "1,5B" as 1.5e9.
 _AMOUNT = re.compile(
     r"\s*([+-]?(?:\d{1,3}(?:[,_]\d{3})+(?:\.\d*)?|\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*([a-z]*)\s*",
@@ -48,6 +51,38 @@ def parse_count(text: str | float, what: str = "count") -> float:
         InputError: not a number with an optional suffix k, M, B (or G), T; zero; negative.
     """
     return _parse(text, _COUNT_SUFFIXES, what, "1.2B, 400k or 5e10")
+
+
+def parse_params(text: str | float) -> float:
+    """As `parse_count`, for the parameters N of a model.
+
+    Raises:
+        InputError: as `parse_count`; more than `MOST_PARAMS`.
+    """
+    return _at_most(MOST_PARAMS, text, "number of parameters")
+
+
+def parse_tokens(text: str | float) -> float:
+    """As `parse_count`, for the tokens D that a model is trained on.
+
+    Raises:
+        InputError: as `parse_count`; more than `MOST_TOKENS`.
+    """
+    return _at_most(MOST_TOKENS, text, "number of tokens")
+
+
+def _at_most(most: float, text: str | float, what: str) -> float:
+    value = parse_count(text, what)
+    if value > most:
+        raise InputError(
+            f"expected a {what} of at most {most:g} such as 1.2B or 400k, got {text!r}"
+        )
+    return value
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`counted(1, "run")` → `"1 run"`, `counted(3, "family", "families")` → `"3 families"`."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def parse_bytes(text: str | float) -> int:

@@ -2,12 +2,22 @@
 
 Every message names three things: what was expected, what came, and the corrected form. The command
 line prints an `InputError` without a traceback and leaves with exit code 1.
+
+A message that names an option writes it with `option`, which knows whether the reader typed Python
+or a command line. Refused: rewriting finished messages in the command line; names of the user's
+families and files would be rewritten too.
 """
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import EllipsisType, ModuleType
+
+# Options that the command line calls otherwise; None while the caller writes Python.
+_COMMAND_LINE: ContextVar[Mapping[str, str] | None] = ContextVar("command line", default=None)
 
 
 class InputError(ValueError):
@@ -24,6 +34,53 @@ class WeakFitError(InputError):
 
 class InputWarning(UserWarning):
     """The input can be used, but the user should know something about it."""
+
+
+@contextmanager
+def command_line(names: Mapping[str, str]) -> Generator[None]:
+    """Messages made inside name the options of the command line.
+
+    Args:
+        names: keywords whose option has another name, such as `{"floors": "floor"}`.
+    """
+    token = _COMMAND_LINE.set(names)
+    try:
+        yield
+    finally:
+        _COMMAND_LINE.reset(token)
+
+
+def option(name: str, value: object = None) -> str:
+    """How the reader of a message gives an option: `max_epochs=4`, or `--max-epochs 4`.
+
+    Args:
+        name: the keyword in Python.
+        value: what to give, `...` for something; a mapping is shown as the beginning of one.
+            Without it only the name is said.
+    """
+    names = _COMMAND_LINE.get()
+    if names is None:
+        return name if value is None else f"{name}={_in_python(value)}"
+    flag = "--" + names.get(name, name).replace("_", "-")
+    return flag if value is None or value is True else f"{flag} {_in_shell(value)}"
+
+
+def _in_python(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f'"{k}": {_in_python(v)}' for k, v in value.items()) + ", …}"
+    return f'"{value}"' if isinstance(value, str) else _plain(value)
+
+
+def _in_shell(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_in_shell(each)}" for name, each in value.items()) + ",…"
+    return _plain(value)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, EllipsisType):
+        return "…"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def require(module: str, extra: str) -> ModuleType:

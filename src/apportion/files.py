@@ -18,6 +18,24 @@ from typing import IO, Any
 from apportion.errors import InputError
 
 
+def check_writable(path: str | Path) -> None:
+    """Refuse a path that `atomic_write` would refuse, before the work whose result goes there.
+
+    What only shows when it is written (a disk that fills up meanwhile) is left to `atomic_write`.
+
+    Raises:
+        InputError: as `atomic_write`.
+    """
+    target = Path(path)
+    try:
+        _require_file(target)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        os.close(descriptor)
+        os.unlink(temporary)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Generator[IO[Any]]:
     """Open a temporary file beside `path` and move it over `path` when the block ends well.
@@ -31,12 +49,9 @@ def atomic_write(path: str | Path, mode: str = "w") -> Generator[IO[Any]]:
             something other than a file.
     """
     target = Path(path)
-    # A rename over a device would replace it, and over a folder would fail with a riddle.
-    if target.exists() and not target.is_file():
-        kind = "a folder" if target.is_dir() else "a device, pipe or socket"
-        raise InputError(f"cannot write {target}: expected the name of a file, got {kind}")
     temporary: str | None = None
     try:
+        _require_file(target)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
         with os.fdopen(
             descriptor,
@@ -52,14 +67,25 @@ def atomic_write(path: str | Path, mode: str = "w") -> Generator[IO[Any]]:
         os.replace(temporary, target)
         temporary = None
     except OSError as error:
-        raise InputError(
-            f"cannot write {target}: {error.strerror or error}; "
-            "expected an existing folder with write permission and free space, "
-            "so name another output path"
-        ) from error
+        raise _unwritable(target, error) from error
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def _require_file(target: Path) -> None:
+    # A rename over a device would replace it, and over a folder would fail with a riddle.
+    if target.exists() and not target.is_file():
+        kind = "a folder" if target.is_dir() else "a device, pipe or socket"
+        raise InputError(f"cannot write {target}: expected the name of a file, got {kind}")
+
+
+def _unwritable(target: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write {target}: {error.strerror or error}; "
+        "expected an existing folder with write permission and free space, "
+        "so name another output path"
+    )
 
 
 def _umask() -> int:

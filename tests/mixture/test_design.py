@@ -79,6 +79,15 @@ def test_plan_keeps_budget_and_limits():
     assert plan["tokens"].nunique() > 1
 
 
+def test_counts_are_whole_numbers_in_the_plan():
+    plan = design(BUDGET, [50_000], [400_000], families=NAMES, max_runs=3)
+    lines = plan.to_csv(index=False).splitlines()
+    assert [line.split(",")[1:3] for line in lines[1:]] == [["50000", "400000"]] * 3
+    assert [line.split(",")[-1] for line in lines[1:]] == ["120000000000"] * 3
+    halves = design(1e13, [50_000.5], [4e5], families=NAMES, max_runs=2)
+    assert halves["params"].tolist() == [50_000.5] * 2
+
+
 def test_sizes_without_names_give_no_shape():
     assert "shape" not in design(BUDGET, [5e4, 2e5], TOKENS, families=NAMES, max_runs=5).columns
 
@@ -147,6 +156,9 @@ def test_candidates_are_mixtures():
         ({"mixtures": np.array([[0.5, 0.5]])}, "3 ratios each"),
         ({"lowest": 0.4}, "below 1/3"),
         ({"max_runs": 0}, "max_runs"),
+        ({"seed": -1}, "a seed from 0 up"),
+        ({"sizes": [1e16]}, r"sizes up to 1e\+15 parameters"),
+        ({"tokens": [1e19]}, r"1e\+18 tokens, got up to .* 1e\+19"),
     ],
 )
 def test_bad_requests(options: dict, message: str):

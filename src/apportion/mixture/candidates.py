@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from apportion.errors import InputError
+from apportion.budget import MOST_PARAMS, MOST_TOKENS
+from apportion.errors import InputError, option
 from apportion.mixture.laws.base import grid_points
 
 
@@ -86,11 +87,19 @@ def make_pool(
         InputError: no families, no size, malformed mixtures, or a budget below the cheapest run.
     """
     if not families or mixtures is None:
-        raise InputError('expected families=["romance", …], a pilot fit or existing runs')
+        raise InputError(
+            f"expected {option('families')}, such as romance and slavic, or {option('fit')} with "
+            "a pilot fit"
+        )
     values = list(sizes.values()) if isinstance(sizes, Mapping) else list(sizes)
     amounts = np.array([*values, *tokens], dtype=float)
     if not values or not len(tokens) or not np.isfinite(amounts).all() or (amounts <= 0).any():
         raise InputError("expected at least one size and one number of tokens, all above 0")
+    if max(values) > MOST_PARAMS or max(tokens) > MOST_TOKENS:
+        raise InputError(
+            f"expected sizes up to {MOST_PARAMS:g} parameters and {MOST_TOKENS:g} tokens, got up "
+            f"to {max(values):g} and {max(tokens):g}"
+        )
     ratios = np.asarray(mixtures, dtype=float)
     if ratios.ndim != 2 or ratios.shape[1] != len(families) or not len(ratios):
         raise InputError(
@@ -100,7 +109,7 @@ def make_pool(
     if (ratios < 0).any() or not np.allclose(ratios.sum(axis=1), 1, atol=1e-3):
         raise InputError("expected candidate mixtures with ratios >= 0 that sum to 1")
     ratios = ratios / ratios.sum(axis=1, keepdims=True)
-    index = grid_points(range(len(values)), tokens, range(len(ratios)))
+    index = grid_points(range(len(values)), map(float, tokens), range(len(ratios)))
     which = index[:, 0].astype(int)
     cheapest = training_flops(min(values), min(tokens))
     if not flops >= cheapest:

@@ -26,7 +26,7 @@ from apportion.mixture.candidates import Pool, candidate_mixtures, default_mixtu
 from apportion.mixture.laws import get_law
 from apportion.mixture.laws.base import PARAMS_UNIT, TOKENS_UNIT, Law, grid_points
 from apportion.mixture.result import Fit
-from apportion.mixture.runs import RunTable, conditions
+from apportion.mixture.runs import RunTable, conditions, whole
 
 __all__ = ["candidate_mixtures", "design"]
 
@@ -80,6 +80,10 @@ def design(
     Raises:
         InputError: no families, a budget below the cheapest run, or malformed candidates.
     """
+    if (max_runs is not None and max_runs < 1) or repeats < 1 or not noise > 0 or seed < 0:
+        raise InputError(
+            "expected max_runs and repeats of at least 1, a noise above 0 and a seed from 0 up"
+        )
     pilot = fit.runs if fit is not None else None
     existing = pilot if existing is None else existing
     named = families if families is not None else (() if existing is None else existing.families)
@@ -95,8 +99,6 @@ def design(
             f"expected the families of the runs, {', '.join(existing.families)}; got "
             f"{', '.join(names)}"
         )
-    if (max_runs is not None and max_runs < 1) or repeats < 1 or not noise > 0:
-        raise InputError("expected max_runs and repeats of at least 1 and a noise above 0")
     targets = names if existing is None else existing.targets
     law = get_law("family") if fit is None else fit.law
     thetas = _prior(pool, len(targets)) if fit is None else _samples(fit)
@@ -270,8 +272,10 @@ def _table(
             row: dict[str, object] = {"run": f"design-{len(rows) + 1:03d}"}
             if pool.shape is not None:
                 row["shape"] = pool.shape[k]
-            row |= {"params": pool.params[k], "tokens": int(pool.tokens[k])}
+            row |= {"params": pool.params[k], "tokens": pool.tokens[k]}
             row["seed"] = seed + seen + again
             row |= {f"ratio_{f}": pool.ratios[k, j] for j, f in enumerate(families)}
             rows.append(row | {"flops": pool.flops[k]})
-    return pd.DataFrame(rows)
+    plan = pd.DataFrame(rows)
+    sizes = {name: plan[name].to_numpy(dtype=float) for name in ("params", "tokens", "flops")}
+    return plan.assign(**{name: whole(values) for name, values in sizes.items()})

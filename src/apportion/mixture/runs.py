@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
 
+from apportion.budget import counted, format_count
 from apportion.errors import InputError
 from apportion.mixture.laws.base import Conditions
 
@@ -70,9 +71,14 @@ class RunTable:
 
     def __str__(self) -> str:
         return (
-            f"{len(self)} runs, {len(self.families)} families ({', '.join(self.families)}), "
-            f"N {_span(self.params)}, D {_span(self.tokens)}"
+            f"{counted(len(self), 'run')}, {counted(len(self.families), 'family', 'families')} "
+            f"({', '.join(self.families)}), {self.spans()}"
         )
+
+    def spans(self) -> str:
+        """The sizes of the runs: "N 49.2k to 603k, D 250k to 1M"."""
+        sizes = (("N", self.params), ("D", self.tokens))
+        return ", ".join(f"{name} {_span(values)}" for name, values in sizes)
 
     def take(
         self, rows: Bool[np.ndarray, " runs"] | Int[np.ndarray, " kept"] | Sequence[int]
@@ -138,8 +144,8 @@ class RunTable:
         """The table in its file layout (see `read_runs`)."""
         columns: dict[str, object] = {
             "run": list(self.run),
-            "params": self.params,
-            "tokens": self.tokens,
+            "params": whole(self.params),
+            "tokens": whole(self.tokens),
         }
         if self.seed is not None:
             columns["seed"] = self.seed
@@ -154,6 +160,14 @@ class RunTable:
         if self.extra is not None and len(self.extra.columns):
             frame = pd.concat([frame, self.extra.reset_index(drop=True)], axis=1)
         return frame
+
+
+def whole(
+    values: Float[np.ndarray, " runs"],
+) -> Float[np.ndarray, " runs"] | Int[np.ndarray, " runs"]:
+    """Counts as integers, to be written without `.0`; as they are where some are not integers."""
+    exact = bool(np.all((values == np.floor(values)) & (np.abs(values) < 2.0**53)))
+    return values.astype(np.int64) if exact else values
 
 
 def conditions(
@@ -181,5 +195,5 @@ def _group(rows: np.ndarray) -> Int[np.ndarray, " runs"]:
 
 
 def _span(values: np.ndarray) -> str:
-    low, high = float(values.min()), float(values.max())
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    low, high = (format_count(float(f"{end:.3g}")) for end in (values.min(), values.max()))
+    return low if low == high else f"{low} to {high}"

@@ -1,8 +1,9 @@
-"""Reading a folder of text, `DIR/<family>/<language>.{txt,jsonl,parquet}`, one document at a time.
+"""Reading a folder of text, `DIR/<family>/<language>.{txt,jsonl,parquet}`.
 
-The sweep trains on these documents and `count` counts them, so both see the same text. A document
-is a row of a Parquet file, a line of a JSONL file, or a paragraph of a `.txt` file (blank lines
-separate them). Files are streamed: a corpus need not fit into memory.
+`count` and the supply read it as documents, the sweep as pieces of some ten thousand characters;
+below, both read files in one way and refuse them with the same words. A document is a row of a
+Parquet file, a line of a JSONL file, or a paragraph of a `.txt` file (blank lines separate them).
+Documents are streamed: a corpus need not fit into memory to be counted.
 
 Refused: guessing an encoding. Text that is not UTF-8 is an error with the byte offset, because a
 wrong guess would train on garbage without a word.
@@ -10,9 +11,11 @@ wrong guess would train on garbage without a word.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ from apportion.errors import InputError, InputWarning
 
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 LAYOUT = "DIR/<family>/<language>.txt (or .jsonl, .parquet)"
+PIECE = 20_000
+"""Characters of a piece of text, at least, except for the last of a document."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +40,9 @@ class TextFile:
 def find_text(data: str | Path) -> tuple[TextFile, ...]:
     """The text files of a corpus folder, ordered by family, then language, then suffix.
 
-    Hidden entries are passed over; other entries of a family's folder that are not text files are
-    passed over with an `InputWarning`.
+    A language may lie in several files, one of each kind. Entries whose name begins with `.` or `_`
+    are passed over; other entries of a family's folder that are not text files are passed over with
+    an `InputWarning`.
 
     Raises:
         InputError: no such folder; no family folders; a family folder without text.
@@ -46,7 +52,7 @@ def find_text(data: str | Path) -> tuple[TextFile, ...]:
         what = "a file" if root.exists() else "nothing there"
         raise InputError(f"expected a folder of text laid out as {LAYOUT}; {root} is {what}")
     try:
-        folders = sorted(p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+        folders = sorted(p for p in root.iterdir() if p.is_dir() and _shown(p))
         loose = [p.name for p in sorted(root.iterdir()) if p.suffix in SUFFIXES and p.is_file()]
         contents = {folder: sorted(folder.iterdir()) for folder in folders}
     except OSError as error:
@@ -60,7 +66,7 @@ def find_text(data: str | Path) -> tuple[TextFile, ...]:
         raise InputError(f"expected {LAYOUT}; {root} has no family folders")
     found: list[TextFile] = []
     for folder, entries in contents.items():
-        visible = [entry for entry in entries if not entry.name.startswith(".")]
+        visible = [entry for entry in entries if _shown(entry)]
         texts = [entry for entry in visible if entry.suffix in SUFFIXES and entry.is_file()]
         if not texts:
             raise InputError(
@@ -78,6 +84,58 @@ def find_text(data: str | Path) -> tuple[TextFile, ...]:
     return tuple(found)
 
 
+def _shown(path: Path) -> bool:
+    return not path.name.startswith((".", "_"))
+
+
+def digest_text(files: Iterable[TextFile]) -> str:
+    """SHA-256 over the names and the bytes of all files: says whether two corpora are the same.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    total = hashlib.sha256()
+    for file in files:
+        try:
+            with file.path.open("rb") as handle:
+                content = hashlib.file_digest(handle, "sha256").hexdigest()
+        except OSError as error:
+            raise _unreadable(file.path, error) from error
+        total.update(f"{file.family}/{file.language}{file.path.suffix} {content}\n".encode())
+    return total.hexdigest()
+
+
+def pieces(path: str | Path, column: str = "text") -> list[str]:
+    """The text of one file in order, as pieces of about `PIECE` characters cut at line ends.
+
+    A `.txt` file is one text, to the last blank; a row or JSON line is one, ended by a line end.
+
+    Args:
+        path, column: as in `documents`.
+
+    Raises:
+        InputError: as `documents`.
+    """
+    source = Path(path)
+    with _reading(source):
+        if source.suffix == ".txt":
+            texts = ["".join(line for _, line in _lines(source))]
+        else:
+            texts = [f"{text}\n" for text in _READERS[source.suffix](source, column)]
+    if not any(text.strip() for text in texts):
+        raise _blank(source)
+    return [piece for text in texts for piece in _cut(text)]
+
+
+def _cut(text: str) -> Iterator[str]:
+    start = 0
+    while start < len(text):
+        end = text.find("\n", start + PIECE)
+        end = len(text) if end < 0 else end + 1
+        yield text[start:end]
+        start = end
+
+
 def documents(path: str | Path, column: str = "text") -> Iterator[str]:
     """The documents of one file, stripped, empty ones left out.
 
@@ -90,22 +148,36 @@ def documents(path: str | Path, column: str = "text") -> Iterator[str]:
             its suffix says (with the line), or has no document in it.
     """
     source = Path(path)
-    readers = {".txt": _paragraphs, ".jsonl": _json_lines, ".parquet": _parquet_rows}
-    if source.suffix not in readers:
-        raise InputError(f"expected a .txt, .jsonl or .parquet file, got {source}")
     any_text = False
-    try:
-        if source.stat().st_size == 0:
-            raise InputError(f"{source}: expected text, found an empty file; add text or remove it")
-        for document in readers[source.suffix](source, column):
+    with _reading(source):
+        for document in _READERS[source.suffix](source, column):
             stripped = document.strip()
             if stripped:
                 any_text = True
                 yield stripped
-    except OSError as error:
-        raise InputError(f"cannot read {source}: {error.strerror or error}") from error
     if not any_text:
-        raise InputError(f"{source}: expected text, found only blanks; add text or remove it")
+        raise _blank(source)
+
+
+@contextmanager
+def _reading(source: Path) -> Generator[None]:
+    """What is refused before a byte is looked at, and what the system refuses."""
+    if source.suffix not in SUFFIXES:
+        raise InputError(f"expected a .txt, .jsonl or .parquet file, got {source}")
+    try:
+        if source.stat().st_size == 0:
+            raise InputError(f"{source}: expected text, found an empty file; add text or remove it")
+        yield
+    except OSError as error:
+        raise _unreadable(source, error) from error
+
+
+def _unreadable(source: Path, error: OSError) -> InputError:
+    return InputError(f"cannot read {source}: {error.strerror or error}")
+
+
+def _blank(source: Path) -> InputError:
+    return InputError(f"{source}: expected text, found only blanks; add text or remove it")
 
 
 def _lines(source: Path) -> Iterator[tuple[int, str]]:
@@ -200,3 +272,10 @@ def _parquet_rows(source: Path, column: str) -> Iterator[str]:
         raise InputError(
             f"{source}: expected a Parquet file, but it cannot be read ({error}); write it again"
         ) from error
+
+
+_READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {
+    ".txt": _paragraphs,
+    ".jsonl": _json_lines,
+    ".parquet": _parquet_rows,
+}

@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import tokenizers
 
 from apportion.errors import InputError
+from apportion.mixture.supply import count
 from apportion.mixture.sweep.corpus import Corpus, held_out, prepare_corpus, token_bytes
-from apportion.mixture.sweep.texts import find_texts, read_pieces
+from apportion.mixture.text import PIECE, pieces
 from sweeptext import TINY, write_text
 
 
@@ -26,63 +28,79 @@ def corpus(home: Path) -> Corpus:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "content"),
     [
-        (b"", "is empty"),
-        (b" \n\n", "holds no text"),
-        (b"good text\0more", "binary file, NUL at byte 9"),
-        (b"caf\xe9 au lait", "not UTF-8 at byte 3"),
-        (b"\xef\xbb\xbfcaf\xe9 au lait", "not UTF-8 at byte 6"),
-        ("é".encode() * 5 + b"\xc3", "not UTF-8 at byte 10"),
+        ("xx.txt", b""),
+        ("xx.txt", b" \n\n"),
+        ("xx.txt", b"good text\0more"),
+        ("xx.txt", b"caf\xe9 au lait"),
+        ("xx.txt", b"\xef\xbb\xbfcaf\xe9 au lait"),
+        ("xx.txt", "é".encode() * 5 + b"\xc3"),
+        ("xx.jsonl", b'{"text": "fine"}\n{"text": 3}\n'),
+        ("xx.jsonl", b'{"text": "fine"}\n{"body": "a"}\n'),
+        ("xx.jsonl", b'{"text": "fine"}\n[1, 2\n'),
+        ("xx.jsonl", b'{"text": ""}\n'),
+        ("xx.parquet", b"PAR1 no"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_byte(tmp_path: Path, content: bytes, words: str) -> None:
-    path = tmp_path / "xx.txt"
+def test_sweep_and_count_refuse_a_bad_file_with_the_same_words(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = tmp_path / "text/alpha" / name
+    path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    with pytest.raises(InputError, match=words) as caught:
-        read_pieces(path)
-    assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [('{"text": 3}', "line 2: expected an object"), ("[1, 2", "line 2: not JSON"), ("5", "line 2")],
-)
-def test_a_bad_jsonl_line_is_named(tmp_path: Path, line: str, words: str) -> None:
-    path = tmp_path / "xx.jsonl"
-    path.write_text('{"text": "fine"}\n' + line + "\n")
-    with pytest.raises(InputError, match=words):
-        read_pieces(path)
+    with pytest.raises(InputError) as counted:
+        count(tmp_path / "text")
+    with pytest.raises(InputError) as swept:
+        prepare_corpus(tmp_path / "text", tmp_path / "cache", TINY)
+    assert str(swept.value) == str(counted.value)
+    assert str(path) in str(swept.value)
+    assert not (tmp_path / "cache/corpus.json").exists()
 
 
 def test_jsonl_and_parquet_give_the_text_of_txt(tmp_path: Path) -> None:
-    import pandas as pd
-
-    texts = ["one line", "two\nlines", "drei"]
+    texts = ["one line", "two\nlines", "", "drei"]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
-    pd.DataFrame({"text": texts}).to_parquet(tmp_path / "b.parquet")
+    pd.DataFrame({"text": [*texts, None]}).to_parquet(tmp_path / "b.parquet")
     whole = "".join(text + "\n" for text in texts)
-    assert "".join(read_pieces(tmp_path / "a.jsonl")) == whole
-    assert "".join(read_pieces(tmp_path / "b.parquet")) == whole
-    pd.DataFrame({"words": texts}).to_parquet(tmp_path / "c.parquet")
-    with pytest.raises(
-        InputError, match=r"c.parquet: expected a Parquet file with a string column"
-    ):
-        read_pieces(tmp_path / "c.parquet")
+    assert "".join(pieces(tmp_path / "a.jsonl")) == whole
+    assert "".join(pieces(tmp_path / "b.parquet")) == whole
 
 
-def test_folders_without_families_or_languages_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected a readable folder"):
-        find_texts(tmp_path / "missing")
-    with pytest.raises(InputError, match="no families"):
-        find_texts(tmp_path)
-    (tmp_path / "romance").mkdir()
-    with pytest.raises(InputError, match="romance: no text"):
-        find_texts(tmp_path)
-    (tmp_path / "romance/fr.txt").write_text("bonjour")
-    (tmp_path / "romance/fr.jsonl").write_text('{"text": "bonjour"}')
-    with pytest.raises(InputError, match="'fr' is also in"):
-        find_texts(tmp_path)
+def test_pieces_are_the_file_cut_at_line_ends(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = ["é" * int(n) + "\n" for n in rng.integers(0, 9_000, 30)]
+    whole = "".join([*lines, " the rest, without an end"])
+    (tmp_path / "xx.txt").write_text(whole, "utf-8")
+    found = pieces(tmp_path / "xx.txt")
+    assert "".join(found) == whole
+    assert len(found) > 3
+    assert all(len(piece) > PIECE and piece.endswith("\n") for piece in found[:-1])
+    assert all(len(piece) <= PIECE + 9_001 for piece in found)
+
+
+def test_two_files_of_one_language_are_one_text(tmp_path: Path) -> None:
+    write_text(tmp_path / "text")
+    write_text(tmp_path / "split")
+    path = tmp_path / "split/beta/ba.txt"
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    rows = "".join(json.dumps({"text": line.rstrip("\n")}) + "\n" for line in lines[:400])
+    (tmp_path / "split/beta/ba.jsonl").write_text(rows)
+    path.write_text("".join(lines[400:]), "utf-8")
+    one = prepare_corpus(tmp_path / "text", tmp_path / "one", TINY)
+    two = prepare_corpus(tmp_path / "split", tmp_path / "two", TINY)
+    assert two.families["beta"].languages == ("ba",)
+    # The vocabulary is another, because it is trained on other pieces of the text.
+    tokens = one.families["beta"].unique_tokens
+    assert two.families["beta"].unique_tokens == pytest.approx(tokens, rel=0.15)
+    assert two.digest != one.digest
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    write_text(tmp_path / "text")
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(InputError, match=r"cannot write the tokenized text to .*cache"):
+        prepare_corpus(tmp_path / "text", tmp_path / "cache", TINY)
 
 
 def test_a_family_too_small_to_split_is_named(tmp_path: Path) -> None:

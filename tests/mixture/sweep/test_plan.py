@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from apportion.errors import InputError
+from apportion.mixture.design import design
 from apportion.mixture.sweep.plan import (
     PlannedRun,
     check_plan,
@@ -77,48 +78,98 @@ def test_shapes_are_named_or_spelt_out() -> None:
             parse_shape(bad)
 
 
-def test_csv_and_json_plans_read_alike(tmp_path: Path) -> None:
-    rows = [
-        {"run": "one", "shape": "0.05M", "tokens": 1e5, "seed": 3, "ratio_a": 0.25, "ratio_b": 0.75}
+ROW = {"run": "x", "shape": "0.05M", "tokens": 1e5, "seed": 0, "ratio_a": 0.25, "ratio_b": 0.75}
+
+
+def write_plan(path: Path, rows: list[dict[str, object]]) -> Path:
+    if path.suffix == ".csv":
+        pd.DataFrame(rows).to_csv(path, index=False)
+        return path
+    nested = [
+        {k: v for k, v in row.items() if not k.startswith("ratio_")}
+        | {"ratios": {k.removeprefix("ratio_"): v for k, v in row.items() if "ratio_" in k}}
+        for row in rows
     ]
-    pd.DataFrame(rows).to_csv(tmp_path / "plan.csv", index=False)
+    path.write_text(json.dumps(nested))
+    return path
+
+
+@pytest.mark.parametrize("name", ["plan.csv", "plan.json"])
+def test_csv_and_json_plans_read_alike(tmp_path: Path, name: str) -> None:
+    rows = [ROW | {"run": "one", "seed": 3}, ROW | {"tokens": "20k", "note": "passed over"}]
     ratios = {"a": 0.25, "b": 0.75}
-    json_row = {"run": "one", "shape": "0.05M", "tokens": 1e5, "seed": 3, "ratios": ratios}
-    (tmp_path / "plan.json").write_text(json.dumps([json_row]))
-    expected = [PlannedRun("one", "0.05M", 100_000, 3, ratios)]
-    assert read_plan(tmp_path / "plan.csv") == expected
-    assert read_plan(tmp_path / "plan.json") == expected
+    assert read_plan(write_plan(tmp_path / name, rows)) == [
+        PlannedRun("one", "0.05M", 100_000, 3, ratios),
+        PlannedRun("x", "0.05M", 20_000, 0, ratios),
+    ]
+    bare = {key: ROW[key] for key in ("shape", "tokens", "ratio_a", "ratio_b")}
+    found = read_plan(write_plan(tmp_path / name, [bare, bare | {"tokens": "1.5M"}]))
+    assert [(run.run, run.tokens, run.seed) for run in found] == [
+        ("0.05M-100000-1", 100_000, 0),
+        ("0.05M-1500000-2", 1_500_000, 0),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "place", "words"),
     [
-        ({"ratio_a": 0.5}, "sum to 1.25"),
-        ({"ratio_a": -0.25, "ratio_b": 1.25}, "not negative"),
-        ({"ratio_a": float("nan")}, "finite"),
-        ({"shape": "huge"}, "model shape 'huge'"),
-        ({"tokens": 0}, "tokens of at least 1"),
-        ({"tokens": "many"}, "expected numbers"),
-        ({"seed": -1}, "seed from 0 up"),
+        ({"ratio_a": 0.5}, " (run 'x')", "a=0.5, b=0.75 sum to 1.25"),
+        ({"ratio_a": -0.25, "ratio_b": 1.25}, ", column ratio_a", "the negative value -0.25"),
+        ({"ratio_a": None}, ", column ratio_a", "the cell is empty"),
+        ({"ratio_b": "much"}, ", column ratio_b", "found 'much'"),
+        ({"shape": "huge"}, " (run 'x'), column shape", "model shape 'huge'"),
+        ({"tokens": "0"}, ", column tokens", "found '0'"),
+        ({"tokens": "many"}, ", column tokens", "found 'many'"),
+        ({"tokens": None}, ", column tokens", "the cell is empty"),
+        ({"tokens": "3e18"}, ", column tokens", "found '3e18'"),
+        ({"seed": -1}, " (run 'x'), column seed", "from 0 up, got -1"),
+        ({"seed": 0.5}, ", column seed", "found '0.5'"),
+        ({"run": "one"}, " (run 'one')", "has the name of"),
     ],
 )
-def test_bad_plans_are_refused(tmp_path: Path, change: dict[str, object], words: str) -> None:
-    row = {"run": "x", "shape": "0.05M", "tokens": 1e5, "seed": 0, "ratio_a": 0.25, "ratio_b": 0.75}
-    pd.DataFrame([row | change]).to_csv(tmp_path / "plan.csv", index=False)
-    with pytest.raises(InputError, match=words):
-        read_plan(tmp_path / "plan.csv")
+def test_a_bad_run_is_named_by_line_and_column(
+    tmp_path: Path, change: dict[str, object], place: str, words: str
+) -> None:
+    rows = [ROW | {"run": "one"}, ROW | change]
+    for name, where in (("plan.csv", "line 3"), ("plan.json", "run 2")):
+        path = write_plan(tmp_path / name, rows)
+        with pytest.raises(InputError) as caught:
+            read_plan(path)
+        assert f"{path}, {where}{place}" in str(caught.value)
+        assert words in str(caught.value)
+
+
+def test_a_design_is_a_plan(tmp_path: Path) -> None:
+    sizes = {name: float(parse_shape(name).params) for name in ("0.05M", "0.2M")}
+    plan = design(1e13, sizes, [250_000, 500_000], families=["a", "b"], max_runs=6)
+    plan.to_csv(tmp_path / "plan.csv", index=False)
+    runs = read_plan(tmp_path / "plan.csv")
+    assert [run.run for run in runs] == plan["run"].tolist()
+    assert [(run.shape, run.tokens) for run in runs] == list(
+        zip(plan["shape"], plan["tokens"], strict=True)
+    )
 
 
 def test_empty_missing_and_doubled_plans_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no runs"):
         check_plan([])
-    with pytest.raises(InputError, match="expected a plan"):
+    with pytest.raises(InputError, match=r"cannot read .*missing\.csv"):
         read_plan(tmp_path / "missing.csv")
+    (tmp_path / "empty.csv").write_text("run,shape,tokens,ratio_a\n")
+    with pytest.raises(InputError, match=r"empty\.csv has a header but no rows"):
+        read_plan(tmp_path / "empty.csv")
+    (tmp_path / "short.csv").write_text("run,tokens\nx,5k\n")
+    with pytest.raises(InputError, match=r"no column shape.*\n.*no column ratio_<family>"):
+        read_plan(tmp_path / "short.csv")
     (tmp_path / "short.json").write_text('[{"tokens": 5}]')
-    with pytest.raises(InputError, match="run 1: missing ratios, shape"):
+    with pytest.raises(InputError, match=r'short\.json, run 1: expected "ratios" as an object'):
         read_plan(tmp_path / "short.json")
+    for content in ("[]", "{}", "[3]"):
+        (tmp_path / "none.json").write_text(content)
+        with pytest.raises(InputError, match=r"none\.json: expected a list of runs"):
+            read_plan(tmp_path / "none.json")
     run = PlannedRun("x", "0.05M", 100, 0, {"a": 1.0})
-    with pytest.raises(InputError, match="in the plan twice"):
+    with pytest.raises(InputError, match="run 'x' has the name of run 'x'"):
         check_plan([run, run])
-    with pytest.raises(InputError, match="differ from those of run x"):
+    with pytest.raises(InputError, match="run 'y': the families b differ from those of run 'x'"):
         check_plan([run, PlannedRun("y", "0.05M", 100, 0, {"b": 1.0})])

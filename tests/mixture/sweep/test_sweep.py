@@ -107,9 +107,22 @@ if __name__ == "__main__":
     home, out = Path(sys.argv[2]), Path(sys.argv[3])
     plan = [planned("even", (1 / 3, 1 / 3, 1 / 3)), planned("alpha", (0.8, 0.1, 0.1))]
     plan.append(planned("long", (0.4, 0.4, 0.2), 640_000))
-    sweep(home / "text", out, plan, workers=1, recipe=RECIPE, settings=TINY,
+    sweep(home / "text", out, plan, workers=2, recipe=RECIPE, settings=TINY,
           cache=home / "cache", max_epochs=1000, progress=False)
 """
+
+
+def alive(session: int) -> list[int]:
+    """Processes of a session that have not ended."""
+    found: list[int] = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, *numbers = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(numbers[2]) == session and state not in "ZX":
+            found.append(int(stat.parent.name))
+    return found
 
 
 @contextmanager
@@ -134,10 +147,18 @@ def started(home: Path, out: Path, folder: Path) -> Iterator[subprocess.Popen[by
         child.communicate()
 
 
-def test_kill_9_loses_only_the_run_in_flight(home: Path, whole: Path, tmp_path: Path) -> None:
+def test_kill_9_loses_only_the_run_in_flight_and_leaves_no_worker(
+    home: Path, whole: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "runs.csv"
-    with started(home, out, tmp_path):
-        pass  # which ends with a kill
+    with started(home, out, tmp_path) as child:
+        session = child.pid
+        assert len(alive(session)) > 1  # a worker trains the long run
+    # which ends with a kill of the parent alone
+    until = time.monotonic() + 60
+    while alive(session) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert alive(session) == []
     run(home, out)
     pd.testing.assert_frame_equal(losses(out), losses(whole), check_exact=True)
 
@@ -149,7 +170,7 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_is_finished(home: Path, tmp_path: Pa
         _, said = child.communicate(timeout=300)
     assert child.returncode != 0
     assert b"KeyboardInterrupt" in said
-    assert pd.read_csv(out)["run"].tolist() == ["even", "alpha"]
+    assert sorted(pd.read_csv(out)["run"]) == ["alpha", "even"]
     with table.only_writer(out):
         pass
 
@@ -197,15 +218,24 @@ def test_a_plan_the_text_cannot_feed_is_refused_before_any_training(
         run(home, tmp_path / "runs.csv", other)
 
 
-def test_no_folder_for_the_table_is_refused(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not exist; create it"):
-        run(home, tmp_path / "missing/runs.csv")
+def test_an_output_or_plan_that_cannot_be_used_is_refused_before_the_text_is_read(
+    home: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for place, words in (("missing/runs.csv", "No such file"), ("folder", "got a folder")):
+        with pytest.raises(InputError, match=f"cannot write .*{place}: .*{words}"):
+            sweep(home / "text", tmp_path / place, cache=tmp_path / "cache")
+    plan = tmp_path / "plan.csv"
+    plan.write_text(f"shape,tokens,ratio_alpha,ratio_beta,ratio_gamma\n{SHAPE},many,0,0,1\n")
+    with pytest.raises(InputError, match=r"plan\.csv, line 2, column tokens: found 'many'"):
+        sweep(home / "text", tmp_path / "runs.csv", plan, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs.csv"
     hot = Recipe(batch=4, compile=False, rate=1e30, embedding_rate=1e30, clip=0.0)
-    with pytest.raises(SweepError, match=r"1 of 1 runs failed:\neven: DivergedError"):
+    with pytest.raises(SweepError, match=r"1 of 1 run failed:\neven: DivergedError"):
         run(home, out, PLAN[:1], hot)
 
 

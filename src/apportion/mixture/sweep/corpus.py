@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt16
 
-from apportion.errors import InputError, require
+from apportion.errors import InputError, option, require
 from apportion.files import atomic_write
 from apportion.mixture.sweep.shares import block_counts
-from apportion.mixture.sweep.texts import Texts, digest_texts, find_texts, read_pieces
+from apportion.mixture.text import TextFile, digest_text, find_text, pieces
 
 FORMAT = 1
 STRETCH = 16
@@ -92,12 +92,12 @@ class Corpus:
 def prepare_corpus(folder: Path, cache: Path, settings: CorpusSettings | None = None) -> Corpus:
     """Tokenize the text in ``folder`` into ``cache``, or take what is there if nothing changed.
 
-    Raises InputError for text that cannot be used (see ``texts``) and for a family too
-    small to hold out a split.
+    Raises InputError for text that cannot be used (see ``mixture.text``), for a family too
+    small to hold out a split, and for a cache that cannot be written.
     """
     settings = settings or CorpusSettings()
-    texts = find_texts(folder)
-    digest = digest_texts(texts)
+    texts = find_text(folder)
+    digest = digest_text(texts)
     meta = _read_meta(cache)
     if meta is None or meta["digest"] != digest or meta["settings"] != asdict(settings):
         _build(texts, digest, cache, settings)
@@ -125,27 +125,25 @@ def load_corpus(cache: Path) -> Corpus:
 
 def _read_meta(cache: Path) -> dict[str, Any] | None:
     try:
-        meta: dict[str, Any] = json.loads((cache / "corpus.json").read_text("utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
+        meta: Any = json.loads((cache / "corpus.json").read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
-    return meta if meta.get("format") == FORMAT else None
+    return meta if isinstance(meta, dict) and meta.get("format") == FORMAT else None
 
 
-def _build(texts: Texts, digest: str, cache: Path, settings: CorpusSettings) -> None:
-    cache.mkdir(parents=True, exist_ok=True)
-    (cache / "corpus.json").unlink(missing_ok=True)
-    pieces = {
-        family: {language: read_pieces(path) for language, path in languages.items()}
-        for family, languages in texts.items()
-    }
-    tokenizer = _train_tokenizer(pieces, settings)
+def _build(texts: Sequence[TextFile], digest: str, cache: Path, settings: CorpusSettings) -> None:
+    _clear(cache)
+    text: dict[str, dict[str, list[str]]] = {}
+    for file in texts:
+        text.setdefault(file.family, {}).setdefault(file.language, []).extend(pieces(file.path))
+    tokenizer = _train_tokenizer(text, settings)
     serial: str = tokenizer.to_str()
     with atomic_write(cache / "tokenizer.json") as handle:
         handle.write(serial)
     sizes = token_bytes(tokenizer)
     families: dict[str, dict[str, object]] = {}
-    for family, languages in pieces.items():
-        streams = {name: _encode(tokenizer, text) for name, text in languages.items()}
+    for family, languages in text.items():
+        streams = {name: _encode(tokenizer, parts) for name, parts in languages.items()}
         families[family] = _pack(family, streams, sizes, cache, settings)
     meta = {
         "format": FORMAT,
@@ -158,7 +156,19 @@ def _build(texts: Texts, digest: str, cache: Path, settings: CorpusSettings) -> 
         json.dump(meta, handle, indent=1)
 
 
-def _train_tokenizer(pieces: Mapping[str, Mapping[str, Sequence[str]]], settings: CorpusSettings):
+def _clear(cache: Path) -> None:
+    """The folder, to be filled: what is in it no longer counts."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / "corpus.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot write the tokenized text to {cache}: {error.strerror or error}; "
+            f"name another folder with {option('cache', ...)}"
+        ) from error
+
+
+def _train_tokenizer(text: Mapping[str, Mapping[str, Sequence[str]]], settings: CorpusSettings):
     tokenizers = require("tokenizers", "sweep")
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
@@ -173,7 +183,7 @@ def _train_tokenizer(pieces: Mapping[str, Mapping[str, Sequence[str]]], settings
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    sample = [piece for family in pieces.values() for piece in _sample(family, settings)]
+    sample = [piece for family in text.values() for piece in _sample(family, settings)]
     tokenizer.train_from_iterator(sample, trainer)
     return tokenizer
 

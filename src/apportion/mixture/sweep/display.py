@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from apportion.budget import counted
 from apportion.errors import require
 from apportion.mixture.sweep.corpus import CorpusSettings
 from apportion.mixture.sweep.plan import PlannedRun
@@ -56,7 +57,9 @@ class Display:
     def __enter__(self) -> Display:
         if self.bar is not None:
             self.bar.start()
-        self._say(f"{self.total - self.finished} runs to do, {self.finished} done before")
+        self._say(
+            f"{counted(self.total - self.finished, 'run')} to do, {self.finished} done before"
+        )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,6 @@ another seed, for the noise.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from jaxtyping import Float
 
+from apportion.budget import MOST_TOKENS, parse_tokens
 from apportion.errors import InputError
+from apportion.files import read_json
 from apportion.mixture.sweep.model import SHAPES, ModelShape
+from apportion.mixture.table.cells import integers, refine
+from apportion.mixture.table.tablefile import Column, RawTable, read_table, refuse
 
+RATIO = "ratio_"
 TOLERANCE = 1e-3
 
 
@@ -126,72 +129,139 @@ def default_plan(
 
 
 def read_plan(path: Path) -> list[PlannedRun]:
-    """Plan from CSV (run, shape, tokens, seed, part, ratio_FAMILY…) or a JSON list of the same.
+    """Plan from CSV or Parquet (run, shape, tokens, seed, part, ratio_FAMILY…) or a JSON list.
 
-    In JSON the ratios are one object, ``"ratios": {"romance": 0.2, …}``. Raises InputError
-    with file and row for anything missing or out of range.
+    In JSON a run is an object with the same names and its ratios as one object,
+    ``"ratios": {"romance": 0.2, …}``. Tokens may be written as ``500k``. ``run``, ``seed`` and
+    ``part`` may be left out, and other columns are passed over.
+
+    Raises:
+        InputError: anything missing or out of range, with file, line (in JSON the run) and column.
     """
-    try:
-        if path.suffix == ".json":
-            rows: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))
-        else:
-            rows = [_unflatten(row) for row in _records(path)]
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: expected a plan, CSV with columns run, shape, tokens, seed, ratio_FAMILY…, "
-            f"or a JSON list of runs; {error}"
-        ) from error
-    runs = [_planned(row, f"{path}, run {number}") for number, row in enumerate(rows, start=1)]
-    check_plan(runs)
+    raw = _from_json(path) if path.suffix == ".json" else read_table(path)
+    columns = {name: raw.columns[name] for name in raw.columns if name.startswith(RATIO)}
+    ratios = {name.removeprefix(RATIO): column for name, column in columns.items()}
+    missing = [name for name in ("shape", "tokens") if name not in raw.columns]
+    missing += [] if ratios else [f"{RATIO}<family>"]
+    if missing:
+        refuse(
+            "a plan with the columns shape, tokens and ratio_<family>…, and run, seed and part",
+            [f"{raw.source}: no column {name}" for name in missing],
+            "add it, or let `apportion mixture design --shape …` write the plan",
+        )
+    tokens = _tokens(raw.columns["tokens"])
+    seeds = integers(raw.columns["seed"], "seed").tolist() if "seed" in raw.columns else None
+    shares = _shares(ratios)
+    names, parts = (_words(raw, name) for name in ("run", "part"))
+    runs: list[PlannedRun] = []
+    for row, shape in enumerate(_words(raw, "shape")):
+        name = names[row] or f"{shape}-{tokens[row]}-{row + 1}"
+        seed = 0 if seeds is None else seeds[row]
+        mixture = {family: float(values[row]) for family, values in shares.items()}
+        runs.append(PlannedRun(name, shape, tokens[row], seed, mixture, parts[row]))
+    check_plan(runs, raw.columns["shape"].places)
     return runs
 
 
-def _records(path: Path) -> list[dict[str, Any]]:
-    return pd.read_csv(path).to_dict("records")  # pyright: ignore[reportReturnType]
-
-
-def _unflatten(row: dict[str, Any]) -> dict[str, Any]:
-    ratios = {k.removeprefix("ratio_"): v for k, v in row.items() if k.startswith("ratio_")}
-    return {k: v for k, v in row.items() if not k.startswith("ratio_")} | {"ratios": ratios}
-
-
-def _planned(row: dict[str, Any], where: str) -> PlannedRun:
-    missing = {"shape", "tokens", "ratios"} - row.keys()
-    if missing:
-        raise InputError(f"{where}: missing {', '.join(sorted(missing))}; got {sorted(row)}")
-    try:
-        ratios = {str(k): float(v) for k, v in dict(row["ratios"]).items()}
-        tokens, seed = int(float(row["tokens"])), int(row.get("seed", 0))
-    except (TypeError, ValueError) as error:
+def _from_json(path: Path) -> RawTable:
+    """The runs of a JSON list as columns; what a run leaves out is a missing cell."""
+    rows = read_json(path)
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise InputError(
-            f"{where}: expected numbers for tokens, seed and ratios; {error}"
-        ) from error
-    shape, part = str(row["shape"]), row.get("part")
-    name = str(row.get("run") or f"{shape}-{tokens}-{where.rsplit(' ', 1)[-1]}")
-    return PlannedRun(name, shape, tokens, seed, ratios, part if isinstance(part, str) else "")
+            f"{path}: expected a list of runs such as "
+            '[{"shape": "0.2M", "tokens": "500k", "ratios": {"romance": 0.4, "slavic": 0.6}}]'
+        )
+    places = [f"{path}, run {number}" for number in range(1, len(rows) + 1)]
+    flat: list[dict[str, Any]] = []
+    for row, place in zip(rows, places, strict=True):
+        ratios = row.get("ratios")
+        if not isinstance(ratios, dict):
+            raise InputError(
+                f'{place}: expected "ratios" as an object such as {{"romance": 0.4, "slavic": '
+                f"0.6}}; got {ratios!r}"
+            )
+        rest = {name: value for name, value in row.items() if name != "ratios"}
+        flat.append(
+            {"seed": 0} | rest | {RATIO + family: share for family, share in ratios.items()}
+        )
+    names = dict.fromkeys(name for row in flat for name in row)
+    columns = {name: Column(name, [row.get(name) for row in flat], places) for name in names}
+    return RawTable(str(path), columns)
 
 
-def check_plan(runs: Sequence[PlannedRun]) -> None:
-    """Raise InputError for an empty plan, a run twice, a bad shape, tokens, seed or ratio."""
+def _words(raw: RawTable, name: str) -> list[str]:
+    """Cells of a column that is text, empty where there is none."""
+    if name not in raw.columns:
+        return [""] * len(raw)
+    return ["" if cell is None else str(cell).strip() for cell in raw.columns[name].cells]
+
+
+def _tokens(column: Column) -> list[int]:
+    amounts: list[int] = []
+    problems: list[str] = []
+    for row, cell in enumerate(column.cells):
+        try:
+            amounts.append(round(parse_tokens("" if cell is None else str(cell))))
+        except InputError:
+            found = "the cell is empty" if cell in (None, "") else f"found {str(cell)[:40]!r}"
+            problems.append(f"{column.at(row)}: {found}")
+    if problems:
+        refuse("a number of tokens in every run", problems, "write it as 500000 or 500k")
+    return amounts
+
+
+def _shares(columns: Mapping[str, Column]) -> dict[str, Float[np.ndarray, " runs"]]:
+    problems: list[str] = []
+    shares = {family: refine(column, False, problems) for family, column in columns.items()}
+    if problems:
+        refuse("a sampling ratio between 0 and 1 in every cell", problems, "correct the cells")
+    return shares
+
+
+def check_plan(runs: Sequence[PlannedRun], places: Sequence[str] | None = None) -> None:
+    """Refuse an empty plan, a run twice, and a bad shape, tokens, seed or ratio.
+
+    Args:
+        runs: the plan.
+        places: where each run is written, for messages.
+
+    Raises:
+        InputError: any of these, with the run's name and place.
+    """
     if not runs:
         raise InputError("the plan has no runs; give at least one")
-    seen: set[str] = set()
-    for run in runs:
-        parse_shape(run.shape)
+    seen: dict[str, str] = {}
+    for number, run in enumerate(runs):
+        where = f"run {run.run!r}" if places is None else f"{places[number]} (run {run.run!r})"
         if run.run in seen:
-            raise InputError(f"run {run.run!r} is in the plan twice; name every run once")
-        seen.add(run.run)
-        if run.tokens < 1 or run.seed < 0:
-            raise InputError(f"run {run.run}: expected tokens of at least 1 and a seed from 0 up")
-        values = np.array(list(run.ratios.values()))
-        total = float(values.sum())
-        if not np.all(np.isfinite(values)) or np.any(values < 0) or abs(total - 1) > TOLERANCE:
-            raise InputError(
-                f"run {run.run}: ratios must be finite, not negative and sum to 1; they are "
-                f"{dict(run.ratios)} and sum to {total:.6g}"
-            )
+            raise InputError(f"{where} has the name of {seen[run.run]}; name every run once")
+        seen[run.run] = where
+        _check_run(run, where)
         if set(run.ratios) != set(runs[0].ratios):
             raise InputError(
-                f"run {run.run}: families {sorted(run.ratios)} differ from those of run "
-                f"{runs[0].run}, {sorted(runs[0].ratios)}"
+                f"{where}: the families {', '.join(sorted(run.ratios))} differ from those of run "
+                f"{runs[0].run!r}, {', '.join(sorted(runs[0].ratios))}; give every run the same "
+                "(ratio 0 where a family is not sampled)"
             )
+
+
+def _check_run(run: PlannedRun, where: str) -> None:
+    try:
+        parse_shape(run.shape)
+    except InputError as error:
+        raise InputError(f"{where}, column shape: {error}") from error
+    if not 1 <= run.tokens <= MOST_TOKENS:
+        raise InputError(
+            f"{where}, column tokens: expected between 1 and {MOST_TOKENS:g} tokens such as 500k, "
+            f"got {run.tokens}"
+        )
+    if run.seed < 0:
+        raise InputError(f"{where}, column seed: expected a seed from 0 up, got {run.seed}")
+    values = np.array(list(run.ratios.values()))
+    total = float(values.sum())
+    if not np.all(np.isfinite(values)) or np.any(values < 0) or abs(total - 1) > TOLERANCE:
+        listed = ", ".join(f"{family}={share:g}" for family, share in run.ratios.items())
+        raise InputError(
+            f"{where}: expected ratios that are finite, not negative and sum to 1; "
+            f"{listed} sum to {total:.6g}"
+        )

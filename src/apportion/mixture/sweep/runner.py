@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
+from apportion.budget import counted
 from apportion.errors import InputError
+from apportion.files import check_writable
 from apportion.mixture.sweep import table
 from apportion.mixture.sweep.corpus import Corpus, CorpusSettings, load_corpus, prepare_corpus
 from apportion.mixture.sweep.display import Display
@@ -91,12 +93,13 @@ def sweep(
     """
     out = Path(out)
     recipe = recipe or Recipe()
-    if not out.parent.is_dir():
-        raise InputError(f"{out}: the folder {out.parent} does not exist; create it first")
+    check_writable(out)
+    # Before the text is tokenized, which takes minutes.
+    given = read_plan(Path(plan)) if isinstance(plan, str | Path) else plan
     with table.only_writer(out):
         folder = Path(cache) if cache is not None else out.with_suffix(".corpus")
         corpus = prepare_corpus(Path(data), folder, settings)
-        runs = _runs(plan, corpus, seed)
+        runs = default_plan(list(corpus.families), seed=seed) if given is None else given
         _check(runs, corpus, recipe, max_epochs)
         table.agree(out, _manifest(corpus, recipe), FIXED)
         columns = _columns(corpus)
@@ -114,16 +117,10 @@ def sweep(
                 table.append(out, columns, row)
                 display.finish(outcome.job, outcome.result)
     if failed:
-        raise SweepError(f"{len(failed)} of {len(jobs)} runs failed:\n" + "\n".join(failed))
+        raise SweepError(
+            f"{len(failed)} of {counted(len(jobs), 'run')} failed:\n" + "\n".join(failed)
+        )
     return out
-
-
-def _runs(
-    plan: Sequence[PlannedRun] | str | Path | None, corpus: Corpus, seed: int
-) -> Sequence[PlannedRun]:
-    if plan is None:
-        return default_plan(list(corpus.families), seed=seed)
-    return read_plan(Path(plan)) if isinstance(plan, str | Path) else plan
 
 
 def _check(runs: Sequence[PlannedRun], corpus: Corpus, recipe: Recipe, max_epochs: float) -> None:

@@ -41,8 +41,8 @@ class Recipe:
 
     ``rate`` Adam's step size at width 64; ``embedding_rate`` that of embedding and norms;
     ``warmup``, ``decay``, ``average`` shares of the steps; ``batch`` blocks a step;
-    ``clip`` the largest gradient norm (0: none); ``compile`` through torch's inductor
-    (two to three times faster, half a minute per shape).
+    ``clip`` the largest gradient norm (0: none); ``compile`` through torch's inductor, which
+    takes its time once per process and shape.
     """
 
     rate: float = 8e-3

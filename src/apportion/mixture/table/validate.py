@@ -18,6 +18,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from apportion.budget import MOST_PARAMS, MOST_TOKENS, counted
+from apportion.errors import option
 from apportion.mixture.runs import RunTable
 from apportion.mixture.table.cells import check, integers, numbers, refine, typed
 from apportion.mixture.table.tablefile import RawTable, refuse
@@ -26,7 +28,9 @@ RATIO, LOSS, BYTES = "ratio_", "loss_", "bytes_per_token_"
 
 # Below 1e-6 a sum is off by rounding in the last digits only, which nobody needs to hear about.
 _SILENT = 1e-6
-_FEWEST_PARAMS, _MOST_PARAMS, _MOST_TOKENS, _LARGEST_LOSS = 1e3, 1e15, 1e18, 20.0
+_FEWEST_PARAMS, _LARGEST_LOSS = 1e3, 20.0
+# Columns that a note names before it counts.
+_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,7 @@ def header_families(raw: RawTable, rules: Rules) -> tuple[tuple[str, ...], tuple
                 for name in lonely
             ],
             "add the loss column, or, if these families were trained on but never evaluated, "
-            "pass allow_unmeasured=True (--allow-unmeasured)",
+            f"pass {option('allow_unmeasured', True)}",
         )
     _check_bytes_columns(raw, measured)
     return tuple(families), tuple(name for name in families if name in measured)
@@ -175,16 +179,16 @@ def _sizes(raw: RawTable) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray,
     tokens = numbers(tokens_column, "a positive count of tokens", strict=True)
     check(
         params_column,
-        (params < _FEWEST_PARAMS) | (params > _MOST_PARAMS),
+        (params < _FEWEST_PARAMS) | (params > MOST_PARAMS),
         params,
-        f"between {_FEWEST_PARAMS:g} and {_MOST_PARAMS:g} non-embedding parameters",
+        f"between {_FEWEST_PARAMS:g} and {MOST_PARAMS:g} non-embedding parameters",
         "write plain counts, such as 85000000 or 85e6 for 85 million",
     )
     check(
         tokens_column,
-        (tokens < params / 10) | (tokens > _MOST_TOKENS),
+        (tokens < params / 10) | (tokens > MOST_TOKENS),
         tokens,
-        f"at least a tenth as many training tokens as parameters, and at most {_MOST_TOKENS:g}",
+        f"at least a tenth as many training tokens as parameters, and at most {MOST_TOKENS:g}",
         "write plain counts, such as 50000000000 or 50e9 for 50 billion",
     )
     return params, tokens
@@ -234,14 +238,21 @@ def _ratios(
 def _check_losses(
     raw: RawTable, targets: Sequence[str], losses: Float[np.ndarray, "rows targets"], rules: Rules
 ) -> None:
-    high = np.argwhere(losses > _LARGEST_LOSS)
-    if len(high):
-        row, k = (int(index) for index in high[0])
-        rules.notes.append(
-            f"{raw.columns[LOSS + targets[k]].at(row)}: a loss of {losses[row, k]:g} nats per "
-            "token is above that of a uniform guess over any usual vocabulary; "
-            "if it is a perplexity, take its logarithm"
-        )
+    high = losses > _LARGEST_LOSS
+    if not high.any():
+        return
+    rows, columns = np.flatnonzero(high.any(axis=1)), np.flatnonzero(high.any(axis=0))
+    row, k = int(rows[0]), int(np.flatnonzero(high[rows[0]])[0])
+    labels = [raw.columns[LOSS + targets[int(column)]].label for column in columns]
+    named = ", ".join(labels[:_NAMED])
+    if len(columns) > _NAMED:
+        named += f" and {len(columns) - _NAMED} more"
+    rules.notes.append(
+        f"{raw.columns[LOSS + targets[k]].at(row)}: a loss of {losses[row, k]:g} nats per token is "
+        "above that of a uniform guess over any usual vocabulary, and so in "
+        f"{len(rows)} of {counted(len(losses), 'row')} (columns {named}); "
+        "if they are perplexities, take their logarithms"
+    )
 
 
 def _names(raw: RawTable, rules: Rules) -> tuple[list[str], Int[np.ndarray, " kept"]]:
@@ -260,9 +271,9 @@ def _names(raw: RawTable, rules: Rules) -> tuple[list[str], Int[np.ndarray, " ke
         names, kept = _steps(raw, names, rules)
     elif rules.last_step:
         refuse(
-            "a column step, because last_step=True (--last-step) was asked",
+            f"a column step, because {option('last_step', True)} was asked",
             [f"{raw.source}: no column step{hint('step', raw)}"],
-            "add the column, or leave out last_step",
+            f"add the column, or leave out {option('last_step')}",
         )
     first: dict[str, int] = {}
     twice = [
@@ -303,9 +314,9 @@ def _steps(
     if several:
         name, rows = next(iter(several.items()))
         rules.notes.append(
-            f"{column.places[rows[0]]}: {len(several)} runs have several steps ({name!r} has "
-            f"{len(rows)}); intermediate checkpoints are not final losses, because the learning "
-            "rate has not decayed: keep the last with last_step=True (--last-step)"
+            f"{column.places[rows[0]]}: several steps of {counted(len(several), 'run')} "
+            f"({name!r} has {len(rows)}); intermediate checkpoints are not final losses, because "
+            f"the learning rate has not decayed: keep the last with {option('last_step', True)}"
         )
     renamed = [
         f"{name}@{steps[row]:.12g}" if name in several and steps[row] >= 0 else name
