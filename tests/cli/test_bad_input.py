@@ -8,15 +8,16 @@ import sys
 import pytest
 
 import apportion as package
+from apportion.mixture import parse_supply
 
 SIZE = ("--params", "2M", "--tokens", "20M")
 RATIOS = ("--ratios", "romance=.3,germanic=.3,slavic=.4")
 
 
-def refused(done, *said, shown=False):
-    """One message on stderr, no traceback, and nothing on stdout unless the result was shown."""
+def refused(done, *said):
+    """One message on stderr, no traceback, and nothing on stdout."""
     assert done.code == 1
-    assert bool(done.out) is shown
+    assert done.out == ""
     assert done.err.startswith("error: ")
     assert "Traceback" not in done.err
     for text in said:
@@ -50,9 +51,25 @@ def test_a_wrong_cell_is_named(apportion, here):
 
 
 @pytest.mark.parametrize("target", ["missing/fit.json", "text", "/dev/null", "/proc/fit.json"])
-def test_an_output_that_cannot_be_written(apportion, here, target):
-    refused(apportion("mixture", "fit", "runs.csv", "-o", target), target, shown=True)
-    refused(apportion("mixture", "fit", "runs.csv", "-o", target, "--json"), target)
+@pytest.mark.parametrize("arguments", [
+    ["fit", "runs.csv"],
+    ["optimize", "fit.json", *SIZE],
+    ["design", "--flops", "1e14", "--params", "1M", "--tokens", "1M", "--families", "a,b"],
+    ["export", "ratios.json", "--to", "nemo", "--path", "romance=x"],
+    ["report", "fit.json", *SIZE],
+    ["count", "text"],
+    ["sweep", "--data", "text"],
+], ids=lambda arguments: arguments[0])  # fmt: skip
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    apportion, here, monkeypatch, arguments, target
+):
+    if arguments[0] == "sweep":
+        pytest.importorskip("torch")
+        monkeypatch.setattr("apportion.mixture.sweep.sweep", None)
+    for work in ("fit", "optimize", "design", "export", "load", "count"):
+        monkeypatch.setattr(f"apportion.mixture.{work}", None)
+    refused(apportion("mixture", *arguments, "-o", target), target, "cannot write")
+    refused(apportion("mixture", *arguments, "-o", target, "--json"), target)
     assert (here / "text").is_dir()
 
 
@@ -87,11 +104,27 @@ def test_an_unknown_law(apportion):
         ("romance=.3,slavic", "'slavic'"),
         ("romance=a third", "a third"),
         ("romance=nan,slavic=1", "nan"),
+        ("romance=30%,slavic=70%", "got '30%'; write 0.3"),
+        ("romance=%,slavic=1", "got '%'"),
+        ("romance=1.2,germanic=-.4,slavic=.2", "romance=1.2, germanic=-0.4"),
+        ("", "ratios as romance=0.3,slavic=0.7 or the name of a JSON or CSV file; got nothing"),
+        ("binary.csv", "binary.csv: expected ratios as UTF-8 CSV"),
+        ("zeros.csv", "zeros.csv: expected ratios as "),
+        ("binary.json", "binary.json: expected UTF-8 JSON"),
+        (
+            "fit.json",
+            "this is a fit; make ratios from it with `apportion mixture optimize fit.json",
+        ),
+        ("counted.json", "this is a supply, which counts tokens; it goes with --supply"),
         ("nothing.json", "nothing.json"),
         ("runs.csv", "ratio_<family>"),
     ],
 )
-def test_ratios(apportion, ratios, said):
+def test_ratios(apportion, here, ratios, said):
+    (here / "binary.csv").write_bytes(bytes(range(128, 256)))
+    (here / "binary.json").write_bytes(bytes(range(128, 256)))
+    (here / "zeros.csv").write_bytes(bytes(64))
+    parse_supply("supply.json").save(here / "counted.json")
     refused(apportion("mixture", "predict", "fit.json", *SIZE, "--ratios", ratios), said)
 
 
@@ -101,6 +134,7 @@ def test_ratios(apportion, ratios, said):
         (["optimize", "fit.json", "--params", "lots", "--tokens", "1B"], "lots"),
         (["optimize", "fit.json", *SIZE, "--objective", "best"], "normalized"),
         (["optimize", "fit.json", *SIZE, "--floor", "romance"], "--floor"),
+        (["optimize", "fit.json", *SIZE, "--floor", "romance=10%"], "write 0.1"),
         (["optimize", "fit.json", *SIZE, "--floor", "romance=.7,slavic=.7"], "1.4"),
         (["optimize", "fit.json", *SIZE, "--max-epochs", "4"], "--supply"),
         (["optimize", "fit.json", *SIZE, "--beside", "romance=1"], "NAME:RATIOS"),
@@ -118,8 +152,20 @@ def test_ratios(apportion, ratios, said):
         (["export", "ratios.json", "--to", "torch", "--path", "romance=x"], "megatron"),
         (["export", "ratios.json", "--to", "megatron", "--path", "romance"], "FAMILY=PATH"),
         (["export", "ratios.json", "--to", "megatron", "--path", "romance=x"], "germanic"),
+        (["export", "fit.json", "--to", "megatron", "--path", "romance=x"], "this is a fit"),
+        (["export", "ratios.json", "--to", "megatron", "--path", "romance=a", "--path",
+          "germanic=b", "--path", "slavic=c", "--path", "slavik=d"], "got one of slavik"),
         (["report", "fit.json", "-o", "page.html", "--params", "1B"], "--tokens"),
         (["count", "text", "--bytes-per-token", "0"], "positive"),
+        *(([verb, "runs.csv", "--seed", "-1"], "a seed from 0 up, got -1")
+          for verb in ("fit", "diagnose", "compare")),
+        (["predict", "fit.json", "--params", "1e30", "--tokens", "1B", *RATIOS], "at most 1e+15"),
+        (["optimize", "fit.json", "--params", "1B", "--tokens", "1e30"], "at most 1e+18"),
+        (["diagnose", "runs.csv", "--request", "1e30:1B:romance=1"], "at most 1e+15"),
+        (["design", "--flops", "1e40", "--params", "1e30", "--tokens", "1M", "--families", "a,b"],
+         "at most 1e+15"),
+        (["export", "ratios.json", "--to", "olmo-core", "--path", "romance=x", "--tokens", "1e30"],
+         "at most 1e+18"),
     ],
 )  # fmt: skip
 def test_requests(apportion, arguments, said):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -56,6 +57,27 @@ def test_fit_shows_what_json_tells(apportion):
         assert float(line[4]) == pytest.approx(row["high"], rel=1e-3)
 
 
+def test_fit_says_what_it_does_not_test_and_marks_bounds(apportion, monkeypatch):
+    real = mx.fit
+
+    def on_bounds(*arguments, **options):
+        found = real(*arguments, **options)
+        theta = found.theta.copy()
+        theta[0, 4], theta[0, 5] = 6.7e-18, -1.0
+        return replace(found, theta=theta, status=replace(found.status, undetermined=()))
+
+    monkeypatch.setattr(mx, "fit", on_bounds)
+    done = apportion("mixture", "fit", "runs.csv", "--bootstrap", "20")
+    assert done.code == 0, done.err
+    assert "hypothesis 1" in done.err
+    assert "apportion mixture diagnose RUNS" in done.err
+    lines = [line.split() for line in done.out.splitlines()]
+    shown = {line[1]: line[2:4] for line in lines if line[:1] == ["romance"]}
+    assert shown["beta"] == ["0", "(bound)"]
+    assert shown["gamma"] == ["-1.000", "(bound)"]
+    assert shown["E"][1] != "(bound)"
+
+
 def test_fit_reads_other_layouts(apportion):
     done = apportion("mixture", "fit", "mixtures.csv", "losses.csv", "--format", "regmix",
                      "--params", "1M", "--tokens", "1B", "--law", "mixing", "--json")  # fmt: skip
@@ -94,6 +116,22 @@ def test_predict(apportion, here):
     done = apportion("mixture", "predict", "fit.json", *SIZE, "--ratios", WRITTEN, "--json")
     assert done.code == 0, done.err
     same(mx.load("fit.json").predict(2e6, 2e7, RATIOS), done.json)
+
+
+def test_a_supply_that_a_prediction_cannot_use_is_said(apportion, here):
+    ask = ("mixture", "predict", "fit.json", *SIZE, "--ratios", WRITTEN, "--supply", "romance=1M")
+    done = apportion(*ask)
+    assert done.code == 0, done.err
+    assert "the family law does not count repetition" in done.err
+    assert "fit with --law family+repetition" in done.err
+    mx.fit(mx.read_runs("runs.csv"), "family+repetition").save("discounted.json")
+    done = apportion(*ask[:2], "discounted.json", *ask[3:])
+    assert "does not count repetition" not in done.err
+    assert "does not name germanic, slavic: counted as unlimited" in done.err
+    plain = mx.load("discounted.json").predict(2e6, 2e7, RATIOS)
+    scarce = mx.load("discounted.json").predict(2e6, 2e7, RATIOS, supply={"romance": 1e6})
+    assert scarce["loss"][0] > plain["loss"][0]
+    assert scarce["loss"][1] == pytest.approx(plain["loss"][1], rel=1e-12)
 
 
 @pytest.mark.parametrize("form", ["object", "optimum", "two columns", "one row"])

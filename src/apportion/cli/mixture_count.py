@@ -38,7 +38,7 @@ def count(
     """Count bytes, characters and tokens of every family and language."""
     from apportion.mixture import count as count_text
 
-    show = Output(json)
+    show = Output(json, out)
     with show.working("counting"):
         supply = count_text(data, tokenizer, _sizes(bytes_per_token), column)
     table = supply.to_frame()

@@ -66,17 +66,17 @@ def design(
     json: Json = False,
 ) -> None:
     """Propose the runs that determine gamma and the exponents best for the compute."""
-    from apportion.budget import parse_count
+    from apportion.budget import counted, parse_count, parse_tokens
     from apportion.files import write_text
     from apportion.mixture import design as design_runs
     from apportion.mixture import load
 
-    show = Output(json)
+    show = Output(json, out)
     with show.working("designing"):
         plan = design_runs(
             parse_count(flops, "FLOPs"),
             _sizes(params, shape),
-            [parse_count(each, "tokens") for each in tokens],
+            [parse_tokens(each) for each in tokens],
             families=[name.strip() for name in families.split(",")] if families else None,
             fit=None if fit is None else load(fit),
             max_runs=max_runs,
@@ -86,7 +86,7 @@ def design(
             seed=seed,
         )
     spent = number(float(plan["flops"].to_numpy().sum()))
-    show.table(plan, f"{len(plan)} runs for {spent} FLOPs", formats={"flops": _short})
+    show.table(plan, f"{counted(len(plan), 'run')} for {spent} FLOPs", formats={"flops": _short})
     if out is not None:
         write_text(out, plan.to_csv(index=False, lineterminator="\n"))
         show.wrote(out, "the plan")
@@ -100,7 +100,7 @@ def _short(value: float) -> str:
 def _sizes(
     params: list[str] | None, shape: list[str] | None
 ) -> Sequence[float] | Mapping[str, float]:
-    from apportion.budget import parse_count
+    from apportion.budget import parse_params
     from apportion.errors import InputError
 
     if bool(params) == bool(shape):
@@ -108,7 +108,7 @@ def _sizes(
             "expected --params or --shape, one of the two, such as --params 50k --params 200k"
         )
     if params:
-        return [parse_count(each, "params") for each in params]
+        return [parse_params(each) for each in params]
     with brought_by("sweep"):
         from apportion.mixture.sweep.plan import parse_shape
 

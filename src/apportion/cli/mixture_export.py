@@ -77,7 +77,7 @@ def export(
     from apportion.budget import parse_count
     from apportion.mixture import export as export_ratios
 
-    show = Output(json)
+    show = Output(json, out)
     known = optimum_file(ratios)
     text = export_ratios(
         shares(ratios),

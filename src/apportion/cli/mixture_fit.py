@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from apportion.cli.output import Output, note, percent
+from apportion.cli.output import Output, note, number, percent
 from apportion.cli.reading import Json, reads_runs
 from apportion.cli.values import shares
 
@@ -49,8 +49,9 @@ def fit(
 ) -> None:
     """Fit a law to runs and say whether it can be trusted."""
     from apportion.mixture import fit as fit_law
+    from apportion.mixture.figures.section_fit import UNTESTED
 
-    show = Output(json)
+    show = Output(json, out)
     with show.progress(f"fitting, {bootstrap} refits" if bootstrap else "fitting") as progress:
         fitted = fit_law(runs, law, bootstrap=bootstrap, seed=seed, level=level, progress=progress)
     show.text(runs, fitted.status)
@@ -66,8 +67,12 @@ def fit(
         title += f"; low and high: {level:.0%} interval of {bootstrap} refits"
     # What the runs leave open is said, not printed as a number.
     shown = parameters.astype(object)
+    held = parameters["bound"] != ""
+    shown.loc[held, "value"] = [f"{number(v)} (bound)" for v in parameters.loc[held, "value"]]
     shown.loc[~parameters["determined"], ["value", "low", "high"]] = ""
-    show.table(shown if bootstrap else shown.drop(columns=["low", "high"]), title + ")")
+    dropped = ["bound"] if bootstrap else ["bound", "low", "high"]
+    show.table(shown.drop(columns=dropped), title + ")")
+    note(f"note: {UNTESTED}")
     if out is not None:
         fitted.save(out)
         show.wrote(out, "the fit")

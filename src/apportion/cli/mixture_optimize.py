@@ -82,7 +82,7 @@ def optimize(
     from apportion.mixture import load
     from apportion.mixture import optimize as best_ratios
 
-    show = Output(json)
+    show = Output(json, out)
     with show.working("optimising"):
         best = best_ratios(
             load(fit),

@@ -48,7 +48,7 @@ def report(
     if (params is None) != (tokens is None):
         raise InputError("expected --params and --tokens together, such as --params 1.2B "
                          "--tokens 50B")  # fmt: skip
-    show = Output(json)
+    show = Output(json, out)
     with show.working("making the page"):
         fitted = load(fit)
         best = None

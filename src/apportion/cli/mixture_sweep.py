@@ -45,7 +45,7 @@ _Cache = Annotated[
 _Compile = Annotated[
     bool,
     typer.Option(
-        "--compile/--no-compile", help="Compile the step (faster after half a minute a shape)."
+        "--compile/--no-compile", help="Compile the training step, once per worker and shape."
     ),
 ]
 
@@ -66,6 +66,7 @@ def sweep(
     json: Json = False,
 ) -> None:
     """Train small models on your text and write the run table; the same command resumes."""
+    from apportion.budget import counted
     from apportion.errors import InputError
     from apportion.mixture import read_runs
 
@@ -73,7 +74,7 @@ def sweep(
         from apportion.mixture.sweep import CorpusSettings, Recipe, SweepError
         from apportion.mixture.sweep import sweep as train
 
-    show = Output(json)
+    show = Output(json, out)
     settings = CorpusSettings(
         vocab=vocab,
         length=length,
@@ -99,5 +100,5 @@ def sweep(
         raise InputError(str(error)) from error
     runs = read_runs(path)
     show.text(runs)
-    show.wrote(path, f"{len(runs)} runs")
+    show.wrote(path, counted(len(runs), "run"))
     show.result({"runs": runs.to_frame()})

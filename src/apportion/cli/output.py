@@ -13,11 +13,13 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from apportion.errors import InputError
+from apportion.files import check_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,9 +38,16 @@ class Output:
         as_json: only the final `result` is printed, as JSON.
     """
 
-    def __init__(self, as_json: bool = False) -> None:
+    def __init__(self, as_json: bool = False, out: Path | None = None) -> None:
+        """`out` is a file that the command will write in the end.
+
+        Raises:
+            InputError: it cannot be written, which is said before the work that it is for.
+        """
         self.as_json = as_json
         self._wrote: list[str] = []
+        if out is not None:
+            check_writable(out)
 
     def text(self, *lines: object) -> None:
         """Plain lines."""

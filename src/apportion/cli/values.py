@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from apportion.budget import parse_count
+from apportion.budget import parse_count, parse_params, parse_tokens
 from apportion.errors import InputError
 from apportion.files import read_json
 
 _RATIO = "ratio_"
+_FORM = "romance=0.3,slavic=0.7 or the name of a JSON or CSV file"
 
 
 def pairs(text: str, what: str, example: str) -> dict[str, str]:
@@ -44,6 +45,8 @@ def shares(text: str | None, what: str = "ratios") -> dict[str, float]:
     """
     if text is None:
         return {}
+    if not text.strip():
+        raise InputError(f"expected {what} as {_FORM}; got nothing")
     if "=" not in text:
         found = _from_file(Path(text), what)
     else:
@@ -98,7 +101,7 @@ def request(text: str) -> tuple[float, float, dict[str, float]]:
             "expected a request as PARAMS:TOKENS:RATIOS such as 1.2B:50B:romance=.3,slavic=.7; "
             f"got {text!r}"
         )
-    return parse_count(parts[0], "params"), parse_count(parts[1], "tokens"), shares(parts[2])
+    return parse_params(parts[0]), parse_tokens(parts[1]), shares(parts[2])
 
 
 def number_or_name(text: str | None) -> int | str | None:
@@ -113,25 +116,41 @@ def number_or_name(text: str | None) -> int | str | None:
 
 def _from_file(path: Path, what: str) -> dict[str, object]:
     if not path.exists():
-        raise InputError(
-            f"expected {what} as romance=0.3,slavic=0.7 or the name of a JSON or CSV file; "
-            f"there is no file {path}"
-        )
+        raise InputError(f"expected {what} as {_FORM}; there is no file {path}")
     if path.suffix.lower() == ".csv":
         return _from_csv(path, what)
     value = read_json(path)
     if isinstance(value, dict) and isinstance(value.get("ratios"), dict):
         value = value["ratios"]
+    _refuse_other_files(path, value, what)
     if not isinstance(value, dict) or not value:
         raise InputError(f'{path}: expected {what} as a JSON object such as {{"romance": 0.3, …}}')
     return {str(name): each for name, each in value.items()}
 
 
+def _refuse_other_files(path: Path, value: object, what: str) -> None:
+    """Say what came, and the command that makes the right file, for other files of this program."""
+    if not isinstance(value, dict):
+        return
+    if "theta" in value and "law" in value:
+        raise InputError(
+            f"{path}: expected {what}, and this is a fit; make ratios from it with "
+            f"`apportion mixture optimize {path} --params 1.2B --tokens 50B -o ratios.json`"
+        )
+    if isinstance(value.get("kind"), str) and isinstance(value.get("tokens"), dict):
+        raise InputError(
+            f"{path}: expected {what}, and this is a supply, which counts tokens; "
+            "it goes with --supply"
+        )
+
+
 def _from_csv(path: Path, what: str) -> dict[str, object]:
     try:
         rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: expected {what} as UTF-8 CSV, but {error}") from error
     rows = [row for row in rows if row]
     head = [name.strip() for name in rows[0]] if rows else []
     named = [k for k, name in enumerate(head) if name.startswith(_RATIO)]
@@ -151,5 +170,15 @@ def _number(value: object, what: str) -> float:
     except ValueError:
         found = math.nan
     if isinstance(value, bool) or not math.isfinite(found):
-        raise InputError(f"expected a number as {what}, got {value!r}")
+        hint = _without_percent(value)
+        raise InputError(f"expected a number as {what}, got {value!r}{hint}")
     return found
+
+
+def _without_percent(value: object) -> str:
+    if not (isinstance(value, str) and value.endswith("%")):
+        return ""
+    try:
+        return f"; write {float(value[:-1]) / 100:g}"
+    except ValueError:
+        return ""
