@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from apportion.mixture.fit import fit
 from apportion.mixture.laws import LAWS, get_law
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
-from mixture.synthetic import synthetic_runs
+from mixture.synthetic import synthetic_runs, synthetic_theta
 
 WIDE = {"params": [5e4, 4e5, 3e6], "tokens": [4e5, 4e6, 4e7]}
 
@@ -109,18 +111,22 @@ def test_order_of_families_and_runs_does_not_matter() -> None:
             assert one == pytest.approx(two, rel=1e-6)
 
 
-def test_the_ratio_gradient_is_in_table_order(fitted: Fit) -> None:
-    runs, _ = synthetic_runs("transfer", families=3, runs=40, noise=0.01, seed=6, **WIDE)
+def test_a_value_on_a_bound_is_not_determined() -> None:
+    theta = synthetic_theta("transfer", 3, seed=1)
+    theta[:, 5:] = 0.0  # no family teaches another: noise puts some taus on the bound
+    runs, _ = synthetic_runs("transfer", families=3, runs=80, noise=0.01, theta=theta, **WIDE)
     found = fit(runs, "transfer")
-    ratios = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
-    slopes = found.ratio_gradient(4e5, 4e6, ratios)
-    for family in range(3):
-        step = np.zeros(3)
-        step[family] = 1e-6
-        numeric = (
-            found.log_loss(4e5, 4e6, ratios + step) - found.log_loss(4e5, 4e6, ratios - step)
-        ) / 2e-6
-        np.testing.assert_allclose(slopes[:, :, family], numeric, rtol=1e-5, atol=1e-8)
+    table = found.parameters
+    tau = table[table["parameter"].str.startswith("tau")]
+    stuck = (tau["value"] < 1e-9).to_numpy()
+    assert 0 < stuck.sum() < len(tau)
+    assert not tau.loc[stuck, "determined"].any()
+    assert tau.loc[~stuck, "determined"].all()
+    (note,) = [note for note in found.status.notes if note.startswith("on a bound of the law")]
+    first = tau[stuck].iloc[0]
+    assert f"{first['parameter']} of {first['family']} (0)" in note
+    assert not found.status.ok
+    assert "not all parameters determined" in found.status.text
 
 
 def test_one_size_is_said_and_its_exponent_is_not_offered() -> None:
@@ -170,6 +176,7 @@ def test_bits_per_byte_follow_from_bytes_per_token(fitted: Fit) -> None:
         (lambda runs: fit(runs, "mixing"), "no term for"),
         (lambda runs: fit(runs, bootstrap=3), "at least 20"),
         (lambda runs: fit(runs, level=90), "between 0 and 1"),
+        (lambda runs: fit(runs, bootstrap=20, seed=-1), "a seed from 0 up, got -1"),
     ],
 )
 def test_refusals(fitted: Fit, call, message: str) -> None:
@@ -247,6 +254,31 @@ def test_a_law_without_sizes_says_that_it_answers_for_those_of_the_runs() -> Non
 def test_prediction_refuses_sizes_that_are_none(fitted: Fit, amount) -> None:
     with pytest.raises(InputError, match="number of parameters"):
         fitted.predict(amount, 1e7, [1 / 3] * 3)
+
+
+def test_prediction_refuses_sizes_that_no_model_has(fitted: Fit) -> None:
+    with pytest.raises(InputError, match=r"parameters of at most 1e\+15 .* got '1e30'"):
+        fitted.predict("1e30", 1e7, [1 / 3] * 3)
+    with pytest.raises(InputError, match=r"tokens of at most 1e\+18"):
+        fitted.predict(1e6, 1e19, [1 / 3] * 3)
+    with pytest.raises(InputError, match=r"parameters of at most 1e\+15"):
+        fitted.optimize(1e30, 1e7)
+
+
+def test_a_parameter_on_its_bound_is_on_it_exactly() -> None:
+    theta = synthetic_theta("transfer", 3, seed=2)
+    symbols = [p.symbol for p in get_law("transfer").parameters(3)]
+    theta[:, symbols.index("tau_1")] = 0.0
+    runs, _ = synthetic_runs("transfer", 3, 60, noise=0.0, seed=2, theta=theta, **WIDE)
+    found = fit(runs, "transfer")
+    near = found.theta.copy()
+    near[0, symbols.index("tau_1")] = 6.7e-18
+    near[1, symbols.index("tau_1")] = 0.02
+    near[1, symbols.index("tau_2")] = 1.0 - 1e-15
+    table = replace(found, theta=near).parameters.set_index(["family", "parameter"])
+    assert table.loc[("f0", "tau_f1"), ["value", "bound"]].tolist() == [0.0, "lower"]
+    assert table.loc[("f1", "tau_f0"), ["value", "bound"]].tolist() == [0.02, ""]
+    assert table.loc[("f1", "tau_f2"), ["value", "bound"]].tolist() == [1.0, "upper"]
 
 
 def test_what_one_size_or_one_mixture_leaves_open() -> None:

@@ -50,10 +50,11 @@ def test_a_saved_fit_comes_back_exactly(fitted: Fit, tmp_path: Path) -> None:
 
 def edit(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
     def change(content: dict[str, Any]) -> None:
-        *path, last = key.split(".")
+        *path, last = (int(part) if part.isdigit() else part for part in key.split("."))
+        inner: Any = content
         for part in path:
-            content = content[part]
-        content[last] = value
+            inner = inner[part]
+        inner[last] = value
 
     return change
 
@@ -70,6 +71,33 @@ def edit(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (edit("surprise", 1), "field surprise"),
         (edit("runs.params", ["x"] * 30), r"field runs.params.0"),
         (edit("runs.losses", [[3.0, 3.0]] * 29), "field runs.losses"),
+        (edit("level", 1.0), r"field level: .*less than 1, got '1.0'"),
+        (edit("level", -0.5), "field level: .*greater than 0"),
+        (edit("seed", -1), "field seed: .*greater than or equal to 0, got '-1'"),
+        (edit("samples", []), "field samples"),
+        (edit("samples.0.1.5", 1e300), r"field samples\.0\.1\.5: expected gamma of f1 between"),
+        (edit("theta.0.3", -0.1), r"field theta\.0\.3: expected alpha of f0 between 0 and 4"),
+        (edit("objective.0", -1.0), r"field objective\.0"),
+        (edit("status.undetermined", [["f9", "alpha"]]), r"undetermined\.0\.0: .*got 'f9'"),
+        (edit("status.undetermined", [["f0", "delta"]]), r"undetermined\.0\.1: .*got 'delta'"),
+        (edit("runs.params.3", -1e6), r"field runs\.params\.3: .*greater than 0"),
+        (
+            edit("runs.params.3", 1e30),
+            r"field runs\.params\.3: .*less than or equal to 10{15}",
+        ),
+        (edit("runs.tokens.0", 0.0), r"field runs\.tokens\.0"),
+        (edit("runs.losses.2.1", -3.0), r"field runs\.losses\.2\.1: .*greater than 0"),
+        (edit("runs.ratios.0.0", -0.1), r"field runs\.ratios\.0\.0"),
+        (edit("runs.ratios.0", [0.5, 0.4]), r"field runs\.ratios\.0: .*a sum of 0\.9"),
+        (edit("runs.families.1", "f0"), r"field runs\.families\.1: .*'f0' again"),
+        (edit("runs.targets.1", "other"), r"field runs\.targets\.1: .*got 'other'"),
+        (edit("runs.run.7", "run0"), r"field runs\.run\.7: .*'run0' again"),
+        (edit("runs.run", []), r"field runs\.run:"),
+        (edit("runs.seed", [1, 2]), r"field runs\.seed: expected 30 values, got 2"),
+        (edit("runs.unique_tokens", [1e6]), r"field runs\.unique_tokens: expected 2 values"),
+        (edit("runs.unique_tokens.0", 0.0), r"field runs\.unique_tokens\.0"),
+        (edit("runs.bytes_per_token.0.0", -2.5), r"field runs\.bytes_per_token\.0\.0"),
+        (edit("runs.extra.part", ["a"]), r"field runs\.extra\.part: expected 30 values, got 1"),
         (lambda content: content.pop("samples"), "field samples"),
         (lambda content: content.pop("law"), "this JSON is something else"),
     ],
@@ -82,8 +110,9 @@ def test_other_versions_and_edits_are_refused(
     content = json.loads(path.read_text())
     change(content)
     path.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         load(path)
+    assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe{}", b"[1, 2]", b'{"format": NaN}'])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float, Int
 
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.mixture.identify import status_of
 from apportion.mixture.interval import bootstrap_weights
 from apportion.mixture.laws import get_law
@@ -57,7 +57,7 @@ def fit(
             a law that has no term for them.
     """
     law = get_law(law)
-    _check_request(law, runs, bootstrap, level)
+    _check_request(law, runs, bootstrap, seed, level)
     views = [runs.conditions(target) for target in runs.targets]
     used = np.stack([law.usable(at) for at in views])
     count = len(law.parameters(len(runs.families)))
@@ -151,9 +151,13 @@ def _starts(law: Law, at: Conditions, log_loss: np.ndarray, weights: np.ndarray)
     return law.starts(at, log_loss)
 
 
-def _check_request(law: Law, runs: RunTable, bootstrap: int, level: float) -> None:
+def _check_request(law: Law, runs: RunTable, bootstrap: int, seed: int, level: float) -> None:
     if bootstrap < 0 or 0 < bootstrap < 20:
-        raise InputError(f"expected bootstrap=0 or at least 20 refits, got {bootstrap}")
+        raise InputError(
+            f"expected {option('bootstrap', 0)} or at least 20 refits, got {bootstrap}"
+        )
+    if seed < 0:
+        raise InputError(f"expected a seed from 0 up, got {seed}")
     if not 0 < level < 1:
         raise InputError(f"expected a level between 0 and 1 such as 0.9, got {level}")
     for need, values in (("params", runs.params), ("tokens", runs.tokens)):
@@ -161,5 +165,5 @@ def _check_request(law: Law, runs: RunTable, bootstrap: int, level: float) -> No
             raise InputError(
                 f"the {law.name} law has no term for {need}, but the runs have "
                 f"{len(np.unique(values))} values of it ({values.min():g} to {values.max():g}); "
-                f"keep one of them, for example runs.take(runs.{need} == {values.max():g})"
+                f"keep the runs of one of them, for example those with {need} = {values.max():g}"
             )

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float
 
-from apportion.budget import parse_count
+from apportion.budget import parse_params, parse_tokens
 from apportion.errors import InputError
 from apportion.mixture.interval import percentiles
 from apportion.mixture.laws.base import LOG_ZERO, Conditions, Law, Parameter
@@ -20,6 +20,8 @@ from apportion.mixture.runs import RunTable, conditions
 if TYPE_CHECKING:
     from apportion.mixture.optimize import Optimum
 
+# Closer to its bound than this, in internal coordinates, a parameter is on it.
+_ROUNDING = 1e-9
 Ratios = Mapping[str, float] | Sequence[float] | np.ndarray
 
 
@@ -97,23 +99,6 @@ class Fit:
             axis=-1,
         )
 
-    def ratio_gradient(
-        self,
-        params: float,
-        tokens: float,
-        ratios: Float[np.ndarray, "mixtures families"],
-        theta: Float[np.ndarray, "*batch targets q"] | None = None,
-        unique: Float[np.ndarray, " families"] | None = None,
-    ) -> Float[np.ndarray, "*batch mixtures targets families"]:
-        """Derivative of `log_loss` by every ratio, families in the order of the table."""
-        theta = self.theta if theta is None else theta
-        slopes: list[np.ndarray] = []
-        for k, at in enumerate(self._conditions(params, tokens, ratios, unique)):
-            own = self.runs.family_index(self.targets[k])
-            order = np.r_[own, np.delete(np.arange(len(self.families)), own)]
-            slopes.append(self.law.ratio_gradient(theta[..., k, :], at)[..., np.argsort(order)])
-        return np.stack(slopes, axis=-2)
-
     def _conditions(
         self, params: float, tokens: float, ratios: np.ndarray, unique: np.ndarray | None
     ) -> list[Conditions]:
@@ -151,10 +136,9 @@ class Fit:
         Raises:
             InputError: unknown families, ratios that do not sum to 1, or no sound N or D.
         """
-        from apportion.mixture.proposal.strength import reach_notes
+        from apportion.mixture.proposal.notes import blind_notes, reach_notes, unlimited_notes
 
-        params = parse_count(params, "number of parameters")
-        tokens = parse_count(tokens, "number of tokens")
+        params, tokens = parse_params(params), parse_tokens(tokens)
         shares = self.shares(ratios)[None]
         unique = None if supply is None else self.amounts(supply)
         point = np.exp(self.log_loss(params, tokens, shares, unique=unique))[0]
@@ -168,6 +152,8 @@ class Fit:
         frame.loc[silent, ["loss", "low", "high"]] = np.nan
         point = frame["loss"].to_numpy()
         notes = [] if self.status.ok else [f"about the fit: {self.status.text}"]
+        if unique is not None:
+            notes += blind_notes(self) or unlimited_notes(self, unique)
         frame.attrs["notes"] = notes + reach_notes(self, params, tokens, shares[0])
         if self.runs.bytes_per_token is not None:
             density = self.runs.bytes_per_token.mean(axis=0)
@@ -197,11 +183,14 @@ class Fit:
                 f"expected {len(self.families)} ratios ({', '.join(self.families)}), "
                 f"got {values.size}"
             )
+        named = [f"{f}={v:g}" for f, v in zip(self.families, values, strict=True)]
+        wrong = [each for each, v in zip(named, values, strict=True) if not 0 <= v <= 1 + 1e-3]
+        if wrong:
+            raise InputError(f"expected every ratio between 0 and 1, got {', '.join(wrong)}")
         total = float(values.sum())
-        if not np.isfinite(values).all() or (values < 0).any() or abs(total - 1) > 1e-3:
-            listed = ", ".join(f"{f}={v:g}" for f, v in zip(self.families, values, strict=True))
+        if abs(total - 1) > 1e-3:
             raise InputError(
-                f"expected ratios >= 0 that sum to 1, got a sum of {total:g} ({listed})"
+                f"expected ratios that sum to 1, got a sum of {total:g} ({', '.join(named)})"
             )
         return values / total
 
@@ -220,15 +209,17 @@ class Fit:
 
         Amplitudes are shown on their own scale (N counts in millions, D in billions). Where
         `determined` is False the runs leave the parameter open, and its number means nothing;
-        `meaning` says what it is.
+        `bound` is `"lower"` or `"upper"` where the value lies on that bound of the law; `meaning`
+        says what it is.
         """
         stated = self.law.parameters(len(self.families))
         bounds = np.array([(p.lower, p.upper) for p in stated]).T
+        theta, bound = _settled(self.theta, bounds)
         lower, upper = _shown(bounds, stated)
-        value = _shown(self.theta, stated)
+        value = _shown(theta, stated)
         low = high = np.full(value.shape, np.nan)
         if self.samples is not None:
-            ends = self.interval(_shown(self.samples, stated))
+            ends = self.interval(_shown(_settled(self.samples, bounds)[0], stated))
             low, high = (np.clip(end, lower, upper) for end in ends)
         rows = [
             (
@@ -238,12 +229,13 @@ class Fit:
                 low[t, q],
                 high[t, q],
                 (target, p.symbol) not in self.status.undetermined,
+                bound[t, q],
                 p.named(self.runs.order(target)).meaning,
             )
             for t, target in enumerate(self.targets)
             for q, p in enumerate(stated)
         ]
-        names = ["family", "parameter", "value", "low", "high", "determined", "meaning"]
+        names = ["family", "parameter", "value", "low", "high", "determined", "bound", "meaning"]
         return pd.DataFrame(rows, columns=names)
 
     def residuals(self) -> Float[np.ndarray, "runs targets"]:
@@ -279,6 +271,15 @@ class Fit:
         from apportion.mixture.fitfile import save_fit
 
         save_fit(self, path)
+
+
+def _settled(theta: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Internal coordinates, on a bound exactly where they are within rounding of it, and which."""
+    lower, upper = bounds
+    free = upper > lower
+    below, above = free & (theta - lower < _ROUNDING), free & (upper - theta < _ROUNDING)
+    settled = np.where(below, lower, np.where(above, upper, theta))
+    return settled, np.where(below, "lower", np.where(above, "upper", ""))
 
 
 def _shown(theta: np.ndarray, stated: Sequence[Parameter]) -> np.ndarray:
