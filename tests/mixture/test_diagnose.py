@@ -12,6 +12,7 @@ from apportion.mixture.diagnose import Diagnosis, diagnose
 from apportion.mixture.diagnosis.crosseffect import cross_effects
 from apportion.mixture.diagnosis.exponents import unusable_runs
 from apportion.mixture.diagnosis.extrapolate import extrapolation, hull_distance
+from apportion.mixture.diagnosis.findings import Section
 from apportion.mixture.diagnosis.gamma import gamma_report
 from apportion.mixture.diagnosis.noise import own_ratio_cells, seed_noise, within_cell_spread
 from apportion.mixture.diagnosis.regression import contrasts, holm
@@ -233,6 +234,16 @@ def test_report_on_sound_runs():
     assert "What to do" not in text
 
 
+def test_details_stand_below_their_point_without_a_dash():
+    section = Section("A question", "an answer", ("a point", "  its detail", "another"))
+    assert str(section).splitlines() == [
+        "A question: an answer",
+        "  - a point",
+        "      its detail",
+        "  - another",
+    ]
+
+
 def test_report_without_repeats_says_so():
     runs, _ = synthetic_runs(runs=40, families=3, seed=1)
     report = diagnose(runs)
@@ -304,7 +315,10 @@ def test_a_given_fit_is_judged():
         ({"alpha": 1.5}, "between 0 and 1"),
         ({"group_by": {"klingon": "x"}}, "klingon"),
         ({"requests": [(1e6, 1e7, [0.5, 0.6, 0.0])]}, "sum to 1"),
-        ({"requests": [(-1.0, 1e7, [0.5, 0.5, 0.0])]}, "positive N"),
+        ({"requests": [(-1.0, 1e7, [0.5, 0.5, 0.0])]}, "number of parameters"),
+        ({"requests": [(1e30, 1e7, [0.5, 0.5, 0.0])]}, r"parameters of at most 1e\+15"),
+        ({"requests": [(1e6, 1e30, [0.5, 0.5, 0.0])]}, r"tokens of at most 1e\+18"),
+        ({"seed": -1}, "a seed from 0 up"),
     ],
 )
 def test_bad_requests(options: dict, message: str):
@@ -336,5 +350,5 @@ def test_extrapolation_factors():
 
 def test_a_fit_of_other_runs_is_refused():
     runs, _ = synthetic_runs("family", families=2, runs=30, seed=1)
-    with pytest.raises(InputError, match="a fit of these 29 runs, got one of 30"):
+    with pytest.raises(InputError, match=r"a fit of these runs \(29\), got one of others \(30\)"):
         diagnose(runs.take(range(29)), fit=fit(runs))

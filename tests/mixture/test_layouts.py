@@ -72,8 +72,8 @@ def test_regmix_repeated_and_unmatched_runs(tmp_path: Path) -> None:
     with pytest.warns(InputWarning) as caught:
         table = read_runs(ratios, losses, params=1e6, tokens=1e9)
     said = " ".join(str(one.message) for one in caught)
-    assert "mix.csv: 1 runs are in this file only and were left out: 2" in said
-    assert "loss.csv: 1 runs are in this file only and were left out: 3" in said
+    assert "mix.csv: 1 run in this file only, left out: 2" in said
+    assert "loss.csv: 1 run in this file only, left out: 3" in said
     assert table.run == ("mix:1", "mix:7")
     losses.write_text(losses.read_text().replace("\n3,", "\n1,"))
     with pytest.raises(InputError, match=r"loss\.csv, line 4, column index: '1' again"):
@@ -191,7 +191,7 @@ def sized(folder: Path, **options: Any):
 
 def test_olmix_metrics_that_are_not_named_as_families(tmp_path: Path) -> None:
     folder = olmix(tmp_path, "x,y,arc_bpb")
-    with pytest.raises(InputError, match=r'pair them, such as metrics=\{"wiki": "x"\}'):
+    with pytest.raises(InputError, match=r'pair them, such as metrics=\{"wiki": "x", …\}'):
         sized(folder)
     table = sized(folder, metrics={"arxiv": "y"})
     assert table.targets == ("arxiv",)

@@ -12,6 +12,7 @@ import pytest
 
 from apportion.errors import InputError
 from apportion.mixture.diagnose import diagnose
+from apportion.mixture.figures import wording
 from apportion.mixture.figures.figure import label, levels, log_ticks
 from apportion.mixture.figures.heldout import heldout_table
 from apportion.mixture.fit import fit
@@ -271,6 +272,65 @@ def test_the_page_fits_and_no_text_covers_another(made, tmp_path):
         assert seen["smallest"] > 8
         for words in ("Can this fit be trusted?", "Hypothesis 1", "SHA-256", NAMES[1]):
             assert words in seen["text"]
+
+
+def said(sections) -> str:
+    return "\n".join(
+        str(part)
+        for section in sections
+        for part in (section.title, section.answer, *section.text, *section.points)
+    )
+
+
+def test_without_a_bootstrap_no_interval_is_spoken_of(made):
+    bare = replace(made["fit"], samples=None)
+    best = bare.optimize(1.6e6, 3.2e6, force=True)
+    page = report_page(bare, optimum=best)
+    proposal = next(s for s in page.sections if s.title.startswith("Sampling ratios"))
+    assert "interval" not in proposal.pictures[0].caption
+    assert "interval" not in texts(proposal.pictures[0].svg)
+    assert "interval" not in proposal.tables[1].frame.columns
+    facts = page.sections[-1].tables[0].frame.set_index("what")["value"]
+    assert facts["intervals"] == "none"
+    assert "intervals at" not in str(best)
+    assert " interval " not in str(best).splitlines()[0]
+    known = report_page(made["fit"], optimum=made["optimum"]).sections[1]
+    assert "intervals at 90%" in known.pictures[0].caption
+    assert "90% interval" in texts(known.pictures[0].svg)
+    assert "intervals at 90%" in str(made["optimum"])
+
+
+def test_the_page_says_where_hypothesis_1_is_tested_unless_it_is_there(made):
+    without = said(report_page(made["fit"]).sections)
+    assert "hypothesis 1" in without
+    assert "apportion mixture diagnose" in without
+    tested = said(report_page(made["fit"], diagnosis=made["diagnosis"]).sections)
+    assert "apportion mixture diagnose" not in tested
+
+
+@pytest.mark.parametrize("families", [1, 2])
+def test_no_figure_where_no_pair_can_be_tested(families):
+    ratios = np.ones((30, 1)) if families == 1 else None
+    runs, _ = synthetic_runs("family", families, 30, seed=3, ratios=ratios)
+    fitted = fit(runs)
+    page = report_page(fitted, diagnosis=diagnose(runs, fit=fitted))
+    assert page.title == f"Data mixture: {('1 family', '2 families')[families - 1]}, 30 runs"
+    section = next(s for s in page.sections if s.title.startswith("Hypothesis 1"))
+    assert section.pictures == ()
+    assert "Effect of every pair" not in " ".join(table.title for table in section.tables)
+    assert "no figure of cross-effects" in " ".join(section.text)
+
+
+def test_a_parameter_on_its_bound_says_so(made):
+    assert wording.fitted(0.0, 0.0, 0.12, "lower", 3) == "0 (bound) (0.000 to 0.120)"
+    assert wording.fitted(-1.0, np.nan, np.nan, "lower", 3) == "−1 (bound)"
+    assert wording.fitted(0.25, 0.2, 0.3, "", 3) == "0.250 (0.200 to 0.300)"
+    theta = made["fit"].theta.copy()
+    theta[0, 3] = 1e-17
+    sections = report_page(replace(made["fit"], theta=theta)).sections
+    shown = next(s for s in sections if s.title == "Parameters").tables[0].frame
+    row = shown.set_index("family").loc[NAMES[0]]
+    assert row["alpha"].startswith(("0 (bound)", "open"))
 
 
 @pytest.mark.parametrize(

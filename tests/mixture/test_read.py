@@ -264,7 +264,7 @@ def test_steps_warn_and_last_step_keeps_the_last(tmp_path: Path) -> None:
     early = sound().assign(step=100, loss_romance=9.0)
     late = sound().iloc[:3].assign(step=2000)
     path = save(tmp_path, pd.concat([early.iloc[:2], late, early.iloc[2:]]))
-    with pytest.warns(InputWarning, match=r"3 runs have several steps .*--last-step"):
+    with pytest.warns(InputWarning, match=r"several steps of 3 runs .*last_step=True"):
         both = read_runs(path)
     assert both.run == ("r0@100", "r1@100", "r0@2000", "r1@2000", "r2@2000", "r2@100", "r3", "r4")
     last = read_runs(path, last_step=True)
@@ -284,9 +284,38 @@ def test_last_step_needs_steps(tmp_path: Path) -> None:
     assert "no column step" in message(save(tmp_path, sound()), last_step=True)
 
 
-def test_a_perplexity_is_suspected(tmp_path: Path) -> None:
-    with pytest.warns(InputWarning, match=r"line 4, column loss_indic.*perplexity"):
+def test_perplexities_are_suspected_all_of_them(tmp_path: Path) -> None:
+    with pytest.warns(InputWarning, match=r"line 4, column loss_indic: .* 35 .* in 1 of 5 rows"):
         read_runs(save(tmp_path, edited(2, "loss_indic", 35.0)))
+    frame = sound()
+    for k in range(7):
+        frame[f"ratio_f{k}"], frame[f"loss_f{k}"] = 0.0, 40.0 if k < 6 else 4.0
+    frame.loc[1:, "loss_romance"] = 57.5
+    frame.loc[0, "loss_f0"] = frame.loc[0, "loss_f1"] = 3.0
+    with pytest.warns(InputWarning) as seen:
+        read_runs(save(tmp_path, frame))
+    (said,) = (str(each.message) for each in seen)
+    assert "line 2, column loss_f2: a loss of 40 nats" in said
+    assert "in 5 of 5 rows" in said
+    assert "(columns loss_romance, loss_f0, loss_f1, loss_f2, loss_f3 and 2 more)" in said
+
+
+@pytest.mark.parametrize(("name", "value"), [("params", 1e30), ("tokens", 1e19)])
+def test_sizes_beyond_any_model_are_refused(tmp_path: Path, name: str, value: float) -> None:
+    said = message(save(tmp_path, edited(2, name, value)))
+    assert f"line 4, column {name}: found {value:g}" in said
+    frame = sound().drop(columns=name)
+    assert f"found {value:g}" in message(save(tmp_path, frame), **{name: value})
+
+
+def test_counts_are_written_and_said_as_counts(tmp_path: Path) -> None:
+    table = read_runs(save(tmp_path, sound()))
+    write_runs(table, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_text().splitlines()[1].startswith("r0,85000000,4000000000,")
+    assert str(table) == "5 runs, 2 families (romance, indic), N 85M to 397M, D 4B to 8B"
+    one = RunTable.of(np.array([49_184.5]), np.array([1e6]), np.ones((1, 1)), np.ones((1, 1)), "a")
+    assert str(one) == "1 run, 1 family (a), N 49.2k, D 1M"
+    assert one.to_frame()["params"].tolist() == [49_184.5]
 
 
 def test_duplicate_columns_are_not_renamed_in_silence(tmp_path: Path) -> None:

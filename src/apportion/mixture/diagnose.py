@@ -122,12 +122,14 @@ def diagnose(
     """
     if not 0 < alpha < 1:
         raise InputError(f"expected alpha between 0 and 1 such as 0.05, got {alpha}")
+    if seed < 0:
+        raise InputError(f"expected a seed from 0 up, got {seed}")
     for family in group_by or {}:
         runs.family_index(family)
     far = extrapolation(runs, requests)
     if fit is not None and not _same_runs(fit.runs, runs):
         raise InputError(
-            f"expected a fit of these {len(runs)} runs, got one of {len(fit.runs)} others; "
+            f"expected a fit of these runs ({len(runs)}), got one of others ({len(fit.runs)}); "
             "diagnose the runs that were fitted, or fit these (mixture fit RUNS -o FIT)"
         )
     own = fit if fit is not None and _own_only(fit.law) else fit_law(runs, "family")

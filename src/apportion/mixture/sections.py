@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from apportion.budget import format_count
+from apportion.budget import counted, format_count
 from apportion.mixture.diagnose import Diagnosis
-from apportion.mixture.diagnosis.wording import intervals, percent
 from apportion.mixture.figures.heldout import heldout_table
 from apportion.mixture.figures.parts import Page, Picture, Section, Table
 from apportion.mixture.figures.section_diagnosis import diagnosis_sections
-from apportion.mixture.figures.section_fit import made, parameters, residuals, spans, summary, trust
+from apportion.mixture.figures.section_fit import made, parameters, residuals, summary, trust
+from apportion.mixture.figures.wording import intervals, percent
 from apportion.mixture.plot import plot_heldout, plot_losses, plot_ratios, svg
-from apportion.mixture.proposal.optimum import Optimum
+from apportion.mixture.proposal.optimum import Optimum, shown_epochs
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
 
@@ -46,7 +46,7 @@ def report_page(
         InputError: held-out runs with other families.
         MissingExtraError: matplotlib is not installed.
     """
-    sections = [trust(fit)]
+    sections = [trust(fit, diagnosis is not None)]
     data: dict[str, Any] = {"fit": summary(fit)}
     if optimum is not None:
         sections.append(_proposal(optimum))
@@ -64,8 +64,9 @@ def report_page(
         sections += diagnosis_sections(diagnosis)
         data["diagnosis"] = diagnosis.to_dict()
     sections += [parameters(fit), residuals(fit), made(fit)]
-    title = f"Data mixture: {len(fit.families)} families, {len(fit.runs)} runs"
-    lead = f"{', '.join(fit.families)}; {spans(fit.runs)}; {fit.law.name} law."
+    size = f"{counted(len(fit.families), 'family', 'families')}, {counted(len(fit.runs), 'run')}"
+    title = f"Data mixture: {size}"
+    lead = f"{', '.join(fit.families)}; {fit.runs.spans()}; {fit.law.name} law."
     return Page(title, lead, tuple(sections), {"results.json": data})
 
 
@@ -78,7 +79,7 @@ def _proposal(optimum: Optimum) -> Section:
         ratios["held by"] = table["held_by"]
         ratios["unconstrained"] = [f"{value:.3f}" for value in table["unconstrained"]]
     if "epochs" in table:
-        ratios["epochs"] = [f"{value:.3g}" for value in table["epochs"]]
+        ratios["epochs"] = [shown_epochs(value) for value in table["epochs"]]
     compared = pd.DataFrame(
         {
             "mixture": rows["mixture"],
@@ -92,10 +93,13 @@ def _proposal(optimum: Optimum) -> Section:
             "keeps the bounds": rows["feasible"],
         }
     )
+    known = bool(table[["low", "high"]].notna().to_numpy().all())
+    if not known:
+        compared = compared.drop(columns="interval")
     size = f"N = {format_count(optimum.params)}, D = {format_count(optimum.tokens)}"
     caption = (
         f"Proposed sampling ratios for {size} under the {optimum.law} law, beside mixtures that "
-        f"need no runs; intervals at {optimum.level:.0%}."
+        f"need no runs{f'; intervals at {optimum.level:.0%}' if known else ''}."
     )
     mixtures = pd.DataFrame(
         [
@@ -164,7 +168,7 @@ def _heldout(fit: Fit, runs: RunTable, table: pd.DataFrame) -> Section:
     caption = "Predicted against observed loss of held-out runs, and the relative error."
     return Section(
         "Runs that the fit has not seen",
-        f"mean relative error {np.abs(error).mean():.2%} over {len(runs)} runs",
+        f"mean relative error {np.abs(error).mean():.2%} over {counted(len(runs), 'run')}",
         points=tuple(points),
         pictures=(Picture(svg(plot_heldout(fit, runs)), caption),),
         tables=(Table("By family", by_family), Table("Every prediction", table, folded=True)),

@@ -10,7 +10,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy.optimize import linprog
 
-from apportion.budget import format_count
+from apportion.budget import format_count, parse_params, parse_tokens
 from apportion.errors import InputError
 from apportion.mixture.result import Ratios
 from apportion.mixture.runs import RunTable
@@ -43,9 +43,7 @@ def extrapolation(runs: RunTable, requests: Sequence[Request]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for params, tokens, ratios in requests:
         shares = _shares(runs, ratios)
-        for label, value in (("N", params), ("D", tokens)):
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"expected a positive {label} in a request, got {value!r}")
+        params, tokens = parse_params(params), parse_tokens(tokens)
         gaps = 0.5 * np.abs(runs.ratios - shares).sum(axis=1)
         outside = {
             family: factor

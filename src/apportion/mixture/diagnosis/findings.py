@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from apportion.budget import counted
+from apportion.errors import option
 from apportion.mixture.diagnosis.crosseffect import STEP
 from apportion.mixture.diagnosis.gamma import COLLAPSED
 from apportion.mixture.result import Fit
@@ -26,7 +28,8 @@ class Section:
     Attributes:
         title: the question.
         answer: one sentence.
-        lines: what the answer rests on, one sentence each.
+        lines: what the answer rests on, one sentence each; two leading blanks make it a detail of
+            the line before.
     """
 
     title: str
@@ -34,7 +37,8 @@ class Section:
     lines: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.title}: {self.answer}", *(f"  - {line}" for line in self.lines)])
+        points = (f"    {line}" if line.startswith("  ") else f"  - {line}" for line in self.lines)
+        return "\n".join([f"{self.title}: {self.answer}", *points])
 
 
 def hypothesis_verdicts(pairs: pd.DataFrame, spread: pd.DataFrame, alpha: float) -> list[str]:
@@ -67,7 +71,8 @@ def sections(tables: Tables, fit: Fit, alpha: float) -> tuple[Section, ...]:
         factor = tables["requests"][["params_factor", "tokens_factor"]].to_numpy(dtype=float)
         outside = (np.abs(factor - 1) > 1e-9).any(axis=1)
         outside |= tables["requests"]["hull_distance"].to_numpy(dtype=float) > 0.01
-        answer = f"{int(outside.sum())} of {len(lines)} lie outside the runs"
+        count = int(outside.sum())
+        answer = f"{count} of {len(lines)} {'lies' if count == 1 else 'lie'} outside the runs"
         found.append(Section("How far do the requested predictions extrapolate?", answer, lines))
     found += _advice(tables)
     return tuple(found)
@@ -148,7 +153,7 @@ def _pair_lines(pairs: pd.DataFrame) -> list[str]:
     found = [row for row in tested if row["verdict"] in _FOUND]
     reach = float(np.median([(row["high"] - row["low"]) / 2 for row in tested]))
     lines = [
-        f"{len(found)} of {len(tested)} ordered pairs have an effect (corrected p); "
+        f"{len(found)} of {len(tested)} ordered pairs with an effect (corrected p); "
         f"half-width of an interval: {reach:.2g} nats for {STEP:g} of share moved"
     ]
     affected = list(dict.fromkeys(row["family"] for row in found))
@@ -162,7 +167,7 @@ def _pair_lines(pairs: pd.DataFrame) -> list[str]:
         rows.sort(key=lambda row: -abs(row["effect"]))
         lines.append(f"  {family}: " + "; ".join(_effect(row) for row in rows[:_MOST_NAMED]))
     if len(affected) > _MOST_LINES:
-        lines.append(f"and {len(affected) - _MOST_LINES} more families, see the table of pairs")
+        lines.append(f"and {len(affected) - _MOST_LINES} more, see the table of pairs")
     return lines
 
 
@@ -258,8 +263,9 @@ def _unusable(unusable: pd.DataFrame, runs: int) -> Section:
         lines.append(
             f"{len(names)} of {runs} say nothing about {family} under {', '.join(laws)}: {listed}"
         )
-    free = "the others can use every run"
-    return Section(title, f"{unusable['law'].nunique()} laws leave runs out; {free}", tuple(lines))
+    leaving = len(set(unusable["law"]))
+    answer = f"{counted(leaving, 'law')} {'leaves' if leaving == 1 else 'leave'} runs out"
+    return Section(title, f"{answer}; the others can use every run", tuple(lines))
 
 
 def _advice(tables: Tables) -> list[Section]:
@@ -274,7 +280,7 @@ def _advice(tables: Tables) -> list[Section]:
             for each in ("family", name)
         )
         if rival < family:
-            ways.append(f'use law="{name}"')
+            ways.append(f"use {option('law', name)}")
         lines.append(
             f"on held-out mixtures the {name} law, where every family's share counts, errs by "
             f"{rival:.2%} on average, the family law by {family:.2%}"

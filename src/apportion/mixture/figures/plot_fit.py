@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from apportion.budget import counted
 from apportion.errors import InputError
 from apportion.mixture.figures.figure import (
     COLOURS,
@@ -101,7 +102,8 @@ def plot_heldout(fit: Fit, runs: RunTable) -> Figure:
         above.plot(ends, ends, color=FAINT, linewidth=0.8, zorder=0)
         above.set(xlim=ends, ylim=ends, ylabel="predicted loss (nats per token)")
         error = table["error"].abs().mean()
-        above.set_title(f"{len(table)} held-out losses, mean relative error {error:.2%}")
+        count = counted(len(table), "held-out loss", "held-out losses")
+        above.set_title(f"{count}, mean relative error {error:.2%}")
         below.axhline(0.0, color=FAINT, linewidth=0.8, zorder=0)
         below.set(xlabel="observed loss (nats per token)", ylabel="relative error (%)")
         names = [label(family) for family in families]

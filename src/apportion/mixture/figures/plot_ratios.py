@@ -52,7 +52,8 @@ def plot_ratios(optimum: Optimum) -> Figure:
         base = height * np.arange(len(families), dtype=float)
         axes.barh(base, ratio, height=1.6 * _ROW, color=COLOURS[0], alpha=0.85, zorder=2)
         handles: list[Any] = [axes.patches[0]]
-        if np.isfinite(ends).all():
+        known = bool(np.isfinite(ends).all())
+        if known:
             middle, half = ends.mean(axis=0), np.ptp(ends, axis=0) / 2
             style = {"fmt": "none", "ecolor": INK, "elinewidth": 1.1, "capsize": 2, "zorder": 3}
             axes.errorbar(middle, base, xerr=half, **style)
@@ -80,9 +81,7 @@ def plot_ratios(optimum: Optimum) -> Figure:
         axes.set_xlim(left=0.0)
         axes.set_xlabel("sampling ratio (% of the tokens)")
         axes.set_title(f"N = {amount(optimum.params)}, D = {amount(optimum.tokens)}")
-        proposed = (
-            f"proposed, {optimum.level:.0%} interval" if len(axes.collections) else "proposed"
-        )
+        proposed = f"proposed, {optimum.level:.0%} interval" if known else "proposed"
         legend(figure, handles, [proposed, *others], 2)
         settle(figure)
     return figure

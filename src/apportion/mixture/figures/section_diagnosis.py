@@ -14,10 +14,13 @@ def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
         title, tone = question.title, ""
         pictures: tuple[Picture, ...] = ()
         tables: tuple[Table, ...] = ()
+        text: tuple[str, ...] = ()
         if title.startswith("Hypothesis 1"):
             tone = "good" if question.answer.startswith("holds") else "care"
             tone = tone if diagnosis.holds else "bad"
             pictures, tables = _pairs(diagnosis)
+            if not pictures:
+                text = ("There is no figure of cross-effects: these runs can test no pair.",)
         elif title.startswith("Is gamma"):
             tone = "bad" if question.answer.startswith("NO") else "good"
             pictures, tables = _gamma(diagnosis)
@@ -29,6 +32,7 @@ def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
                 title,
                 question.answer,
                 tone,
+                text=text,
                 points=tuple(question.lines),
                 pictures=pictures,
                 tables=tables,
@@ -38,19 +42,21 @@ def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
 
 
 def _pairs(diagnosis: Diagnosis) -> tuple[tuple[Picture, ...], tuple[Table, ...]]:
-    if not len(diagnosis.pairs):
-        return (), ()
+    corrected = {"p_holm": "corrected p"}
+    spread = diagnosis.spread.rename(columns=corrected)
+    tables: tuple[Table, ...] = ()
+    if any(spread["cells"]):
+        title = "Spread at the same N, D and own ratio (log loss)"
+        tables = (Table(title, spread, folded=True),)
+    if set(diagnosis.pairs["verdict"]) <= {"not testable"}:
+        return (), tables
     caption = (
         "What moving a tenth of the tokens to one family (column) does to the loss of another "
         "(row) while its own ratio stays: below 0 the loss falls."
     )
-    corrected = {"p_holm": "corrected p"}
     pairs = diagnosis.pairs.drop(columns=["p", "noise"]).rename(columns=corrected)
-    spread = diagnosis.spread.rename(columns=corrected)
-    return (Picture(svg(plot_cross_effects(diagnosis)), caption),), (
-        Table("Effect of every pair (nats per token)", pairs, folded=True),
-        Table("Spread at the same N, D and own ratio (log loss)", spread, folded=True),
-    )
+    effects = Table("Effect of every pair (nats per token)", pairs, folded=True)
+    return (Picture(svg(plot_cross_effects(diagnosis)), caption),), (effects, *tables)
 
 
 def _gamma(diagnosis: Diagnosis) -> tuple[tuple[Picture, ...], tuple[Table, ...]]:

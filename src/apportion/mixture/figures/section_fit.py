@@ -11,14 +11,17 @@ import pandas as pd
 import scipy
 
 import apportion
-from apportion.budget import format_count
-from apportion.mixture.diagnosis.wording import interval, percent
-from apportion.mixture.figures.figure import amount
+from apportion.budget import counted, format_count
 from apportion.mixture.figures.parts import Section, Table
+from apportion.mixture.figures.wording import fitted, percent
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
 
 _WORST = 12
+UNTESTED = (
+    "whether a family's loss depends on its own ratio alone (hypothesis 1) and whether gamma is "
+    "constant is not tested by a fit: apportion mixture diagnose RUNS"
+)
 
 
 def runs_digest(runs: RunTable) -> str:
@@ -26,14 +29,13 @@ def runs_digest(runs: RunTable) -> str:
     return hashlib.sha256(runs.to_frame().to_csv(index=False).encode("utf-8")).hexdigest()
 
 
-def spans(runs: RunTable) -> str:
-    """The sizes of the runs: "N 50k to 800k, D 400k to 2M"."""
-    sizes = (("N", runs.params), ("D", runs.tokens))
-    return ", ".join(f"{name} {amount(v.min())} to {amount(v.max())}" for name, v in sizes)
+def trust(fit: Fit, diagnosed: bool) -> Section:
+    """The status of the fit in words, and its quality on the fitted runs.
 
-
-def trust(fit: Fit) -> Section:
-    """The status of the fit in words, and its quality on the fitted runs."""
+    Args:
+        fit: the fit.
+        diagnosed: the page also has a diagnosis; otherwise it is said where to get one.
+    """
     quality = fit.quality()
     frame = pd.DataFrame(
         {
@@ -47,7 +49,7 @@ def trust(fit: Fit) -> Section:
         "Can this fit be trusted?",
         fit.status.text,
         "good" if fit.status.ok else "bad" if "not to be trusted" in fit.status.text else "care",
-        points=fit.status.notes,
+        points=fit.status.notes if diagnosed else (*fit.status.notes, UNTESTED),
         tables=(Table("On the fitted runs", frame),),
     )
 
@@ -61,7 +63,8 @@ def parameters(fit: Fit) -> Section:
     # Not every family has every parameter: none has a term for what it takes from itself.
     shown = pd.DataFrame("", index=list(fit.targets), columns=list(meanings))
     for row in rows:
-        text = interval(row["value"], row["low"], row["high"], 3) if row["determined"] else "open"
+        numbers = row["value"], row["low"], row["high"]
+        text = fitted(*numbers, row["bound"], 3) if row["determined"] else "open"
         shown.loc[row["family"], row["parameter"]] = text
     shown = shown.rename_axis("family").reset_index()
     note = f"Intervals at {fit.level:.0%}. " if fit.samples is not None else ""
@@ -124,14 +127,16 @@ def residuals(fit: Fit) -> Section:
 
 def made(fit: Fit) -> Section:
     """Law, method, runs and versions."""
-    samples = "none" if fit.samples is None else f"{len(fit.samples)} refits, seed {fit.seed}"
+    samples = (
+        "none" if fit.samples is None else f"{counted(len(fit.samples), 'refit')}, seed {fit.seed}"
+    )
     facts = {
         "law": f"{fit.law.name}: {fit.law.formula}",
         "paper": fit.law.paper,
         "objective": "Huber (delta 0.001) on log losses, summed over runs",
         "bootstrap": samples,
-        "intervals": f"{fit.level:.0%}",
-        "runs": f"{len(fit.runs)} of {len(fit.families)} families, {spans(fit.runs)}",
+        "intervals": "none" if fit.samples is None else f"{fit.level:.0%}",
+        "runs": str(fit.runs),
         "SHA-256 of the runs": runs_digest(fit.runs),
         "versions": (
             f"apportion {apportion.__version__}, Python {platform.python_version()}, "

@@ -20,7 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from apportion.errors import InputError
+from apportion.budget import counted
+from apportion.errors import InputError, option
 from apportion.mixture.table.cells import numbers
 from apportion.mixture.table.tablefile import Column, RawTable, read_table, refuse
 from apportion.mixture.table.validate import BYTES, LOSS, RATIO
@@ -56,13 +57,13 @@ def read_pair(paths: tuple[str | Path, ...], layout: str) -> list[RawTable]:
         paths = (Path(paths[0]) / "ratios.csv", Path(paths[0]) / "metrics.csv")
     if len(paths) != 2:
         example = (
-            '"train_mixture_1m.csv", "train_pile_loss_1m.csv"'
+            "train_mixture_1m.csv and train_pile_loss_1m.csv"
             if layout == "regmix"
-            else '"ratios.csv", "metrics.csv"'
+            else "ratios.csv and metrics.csv"
         )
         raise InputError(
-            f"the {layout} layout is two files, ratios and losses; got {len(paths)}: "
-            f'read_runs({example}, format="{layout}", params=…, tokens=…)'
+            f"the {layout} layout is two files, ratios and losses, such as {example}, with "
+            f"{option('format', layout)}; got {len(paths)}"
         )
     return [read_table(path) for path in paths]
 
@@ -143,7 +144,8 @@ def _choose_metrics(
     given: Mapping[str, str] | None,
     source: str,
 ) -> dict[str, str]:
-    form = f'metrics={{"{families[0]}": "{next(iter(available), "…")}"}}' if families else ""
+    example = {family: next(iter(available), "…") for family in families[:1]}
+    form = option("metrics", example)
     if given is not None:
         unknown = [f"no family {family!r}" for family in given if family not in families]
         unknown += [f"no metric {name!r}" for name in given.values() if name not in available]
@@ -175,7 +177,7 @@ def _losses(chosen: dict[str, Column]) -> dict[str, Column]:
         raise InputError(
             "expected metrics of one unit; found bits per byte (bpb) beside others: "
             + ", ".join(column.label for column in chosen.values())
-            + "; pair families with metrics of one unit through metrics={…}"
+            + f"; pair families with metrics of one unit through {option('metrics')}"
         )
     if not all(per_byte.values()):
         return {LOSS + family: column for family, column in chosen.items()}
@@ -206,7 +208,7 @@ def _join(
         alone = [name for name in mine if name not in other]
         if alone:
             notes.append(
-                f"{table.source}: {len(alone)} runs are in this file only and were left out: "
+                f"{table.source}: {counted(len(alone), 'run')} in this file only, left out: "
                 f"{_few(alone)}"
             )
     picked = [

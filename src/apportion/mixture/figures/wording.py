@@ -22,6 +22,14 @@ def interval(value: float, low: float, high: float, digits: int) -> str:
     return f"{text} ({signed(f'{low:.{digits}f}')} to {signed(f'{high:.{digits}f}')})"
 
 
+def fitted(value: float, low: float, high: float, bound: str, digits: int) -> str:
+    """A parameter with its interval; one on a bound of its law says so."""
+    text = interval(value, low, high, digits)
+    if not bound:
+        return text
+    return text.replace(signed(f"{value:.{digits}f}"), signed(f"{value:g}") + " (bound)", 1)
+
+
 def percent(value: float) -> str:
     """A signed share in percent."""
     return "–" if np.isnan(value) else signed(f"{value:+.2%}")
