@@ -1,8 +1,9 @@
 """What the real sweep says: errors on held-out larger runs, and the measured gain of the proposals.
 
-    python benchmarks/multilingual_sweep/report.py
+    python benchmarks/multilingual_sweep/report.py [--only sweep_unseen ...]
 
-Reads the tables of the three parts and appends to `benchmarks/results/`:
+Reads the tables of the three parts and appends to `benchmarks/results/` (all of them, or those
+named with `--only`):
 
 - `sweep_heldout.csv`: every law fitted to part a, relative error on part b (8 times the largest N,
   2 times the largest D), per family and on average.
@@ -10,6 +11,8 @@ Reads the tables of the three parts and appends to `benchmarks/results/`:
   (each loss over the family's loss at p = 1 as the family law predicts it, the same constant for
   all mixtures), mean over seeds, and the gain with its 90 % t-interval over paired seeds, beside
   the gain that the fit had predicted.
+- `sweep_unseen.csv`: every law on mixtures of part a that it was not fitted to, a fifth of them,
+  drawn with each of five seeds: mean relative error within the sizes of the runs.
 - `sweep_noise.csv`: seed noise per family from the repeated runs, beside the spread of losses at
   equal N, D and own ratio, and the change of the loss from the lowest ratio to the highest.
 """
@@ -24,6 +27,7 @@ from run import TABLES
 from scipy.stats import t as student
 
 from apportion.errors import InputError
+from apportion.mixture.compare import AVERAGE, compare
 from apportion.mixture.fit import fit
 from apportion.mixture.read import read_runs
 from apportion.mixture.result import Fit
@@ -34,6 +38,8 @@ from harness import arguments, record, show
 
 LAWS = ("family", "transfer", "additive", "chinchilla")
 LEVEL = 0.9
+SPLITS = range(5)
+PARTS = ("sweep_noise", "sweep_unseen", "sweep_heldout", "sweep_gain")
 Row = dict[str, object]
 
 
@@ -64,6 +70,25 @@ def heldout(runs: RunTable, larger: RunTable) -> list[Row]:
                     "largest_error": round(float(np.abs(values).max()), 5),
                 }
             )
+    return rows
+
+
+def unseen(runs: RunTable) -> list[Row]:
+    """Relative errors of every law on mixtures held out within the sizes of the runs."""
+    rows: list[Row] = []
+    for seed in SPLITS:
+        found = compare(runs, LAWS, holdout="unseen-mixtures:0.2", baselines=False, seed=seed)
+        errors = found.table.loc[found.table["target"] == AVERAGE].set_index("law")
+        rows += [
+            {
+                "law": law,
+                "split_seed": seed,
+                "fitted_runs": int(found.fitted),
+                "heldout_runs": found.held_out,
+                "mean_relative_error": round(float(errors.loc[law, "mean_relative_error"]), 5),
+            }
+            for law in LAWS
+        ]
     return rows
 
 
@@ -170,13 +195,21 @@ def table(part: str) -> RunTable | None:
 
 def main() -> None:
     """Evaluate, show and record what is there."""
-    options = arguments(__doc__, rounds=1)
+    options = arguments(
+        __doc__,
+        rounds=1,
+        add=lambda parser: parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS),
+    )
     runs = table("fit")
     assert runs is not None, "part a has no runs yet"
-    results = {"sweep_noise": noise(runs)}
-    if (larger := table("heldout")) is not None:
+    results: dict[str, list[Row]] = {}
+    if "sweep_noise" in options.only:
+        results["sweep_noise"] = noise(runs)
+    if "sweep_unseen" in options.only:
+        results["sweep_unseen"] = unseen(runs)
+    if "sweep_heldout" in options.only and (larger := table("heldout")) is not None:
         results["sweep_heldout"] = heldout(runs, larger)
-    if (tried := table("proposed")) is not None:
+    if "sweep_gain" in options.only and (tried := table("proposed")) is not None:
         results["sweep_gain"] = gains(runs, tried)
     for name, rows in results.items():
         if rows:
