@@ -13,6 +13,8 @@ from apportion.errors import (
     InputWarning,
     MissingExtraError,
     WeakFitError,
+    command_line,
+    option,
     require,
 )
 
@@ -45,6 +47,32 @@ def test_require_does_not_blame_the_user_for_a_broken_package(tmp_path, monkeypa
         require("broken_package", "plot")
     with pytest.raises(OSError, match="no library"):
         require("failing_package", "plot")
+
+
+@pytest.mark.parametrize(
+    ("given", "python", "shell"),
+    [
+        (("max_epochs",), "max_epochs", "--max-epochs"),
+        (("bootstrap", 1000), "bootstrap=1000", "--bootstrap 1000"),
+        (("params", 1e6), "params=1e+06", "--params 1e+06"),
+        (("force", True), "force=True", "--force"),
+        (("law", "transfer"), 'law="transfer"', "--law transfer"),
+        (("tokens", ...), "tokens=…", "--tokens …"),
+        (("floors", {"a": 0.1}), 'floors={"a": 0.1, …}', "--floor a=0.1,…"),
+        (("paths", {"a": ...}), 'paths={"a": …, …}', "--paths a=…,…"),
+    ],
+)
+def test_an_option_is_named_as_the_reader_gives_it(given, python, shell):
+    assert option(*given) == python
+    with command_line({"floors": "floor"}):
+        assert option(*given) == shell
+    assert option(*given) == python
+
+
+def test_names_of_the_command_line_end_with_it_also_after_an_error():
+    with pytest.raises(InputError), command_line({}):
+        raise InputError(option("force", True))
+    assert option("force", True) == "force=True"
 
 
 def test_an_unknown_capability_is_an_attribute_error():

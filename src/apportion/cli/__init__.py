@@ -15,7 +15,18 @@ import typer
 
 from apportion.cli import mixture
 from apportion.cli.output import STOPPED, note, stopped
-from apportion.errors import InputError, InputWarning
+from apportion.errors import InputError, InputWarning, command_line
+
+# Keywords of the functions whose options have other names.
+RENAMED = {
+    "caps": "cap",
+    "fixed": "fix",
+    "floors": "floor",
+    "laws": "law",
+    "metrics": "metric",
+    "mixtures": "beside",
+    "paths": "path",
+}
 
 app = typer.Typer(
     name="apportion",
@@ -50,7 +61,7 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 def run(arguments: Sequence[str]) -> int:
     """Carry out one command line (without the program's name); returns the exit code."""
     command = typer.main.get_command(app)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), command_line(RENAMED):
         warnings.simplefilter("always", InputWarning)
         warnings.showwarning = _show_warning
         try:

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.mixture.candidates import Pool, candidate_mixtures, default_mixtures, make_pool
 from apportion.mixture.laws import get_law
 from apportion.mixture.laws.base import PARAMS_UNIT, TOKENS_UNIT, Law, grid_points
@@ -82,7 +82,8 @@ def design(
     """
     if (max_runs is not None and max_runs < 1) or repeats < 1 or not noise > 0 or seed < 0:
         raise InputError(
-            "expected max_runs and repeats of at least 1, a noise above 0 and a seed from 0 up"
+            f"expected {option('max_runs')} and repeats of at least 1, a noise above 0 and a seed "
+            "from 0 up"
         )
     pilot = fit.runs if fit is not None else None
     existing = pilot if existing is None else existing

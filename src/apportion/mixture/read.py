@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from apportion.budget import parse_count
-from apportion.errors import InputError, InputWarning
+from apportion.errors import InputError, InputWarning, option
 from apportion.files import atomic_write, write_text
 from apportion.mixture.runs import RunTable
 from apportion.mixture.table import layouts
@@ -115,8 +115,8 @@ def _load(
         layout = layouts.recognise(tables) if format == "auto" else format
     if metrics is not None and layout != "olmix":
         raise InputError(
-            f"metrics={{…}} pairs the columns of the olmix layout; these files have the {layout} "
-            'layout: leave it out, or pass format="olmix"'
+            f"{option('metrics')} pairs the columns of the olmix layout; these files have the "
+            f"{layout} layout: leave it out, or pass {option('format', 'olmix')}"
         )
     if layout == "regmix":
         return [layouts.from_regmix(tables, notes)], layout
@@ -138,7 +138,7 @@ def _with_sizes(
         if params_column not in columns:
             raise InputError(
                 f"{raw.source}: no column {params_column}{hint(params_column, raw)}; "
-                "params_column (--params-column) must name the column of parameters"
+                f"{option('params_column')} must name the column of parameters"
             )
         aside = columns.pop("params", None)
         columns["params"] = columns.pop(params_column)
@@ -148,10 +148,9 @@ def _with_sizes(
         if value is None:
             if name not in columns and layout != "own":
                 raise InputError(
-                    f"{raw.source}: the {layout} layout has no {name}; pass params= and tokens= "
-                    "(--params, --tokens), the same for all runs of the file, such as "
-                    "params=1e6, tokens=1e9 (the RegMix paper: 1M with 1B, 60M with 1B, "
-                    "1B with 25B)"
+                    f"{raw.source}: the {layout} layout has no {name}; pass both, the same for all "
+                    f"runs of the file, such as {option('params', 1e6)} and "
+                    f"{option('tokens', 1e9)} (the RegMix paper: 1M with 1B, 60M with 1B, 1B with 25B)"
                 )
             continue
         if name in columns:
@@ -202,7 +201,7 @@ def _unique(given: Mapping[str, float], families: Sequence[str]) -> np.ndarray:
     unknown = [name for name in given if name not in families]
     if missing or unknown:
         raise InputError(
-            f"expected unique_tokens for each of {', '.join(families)}; "
+            f"expected {option('unique_tokens')} for each of {', '.join(families)}; "
             f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
         )
     return np.array([parse_count(given[name], f"tokens of {name}") for name in families])

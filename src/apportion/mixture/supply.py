@@ -18,7 +18,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from apportion.budget import parse_count
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.files import read_json, write_json
 from apportion.mixture.counting import TextCount, count_texts, text_count
 from apportion.mixture.text import find_text
@@ -61,7 +61,7 @@ class Supply(_Amounts):
         if not self.amounts and self.counts:
             raise InputError(
                 "expected a supply in tokens; this one counts bytes only: count it again with "
-                "tokenizer=… (--tokenizer tokenizer.json) or bytes_per_token=… (--bytes-per-token)"
+                f"{option('tokenizer', 'tokenizer.json')} or {option('bytes_per_token', 4)}"
             )
         return self.amounts
 
@@ -184,7 +184,10 @@ def count(
             tokenizer that cannot be read.
     """
     if tokenizer is not None and bytes_per_token is not None:
-        raise InputError("expected tokenizer or bytes_per_token, not both: leave one out")
+        raise InputError(
+            f"expected {option('tokenizer')} or {option('bytes_per_token')}, not both: "
+            "leave one out"
+        )
     files = find_text(data)
     families = list(dict.fromkeys(file.family for file in files))
     sizes = None if bytes_per_token is None else _sizes(bytes_per_token, families)
@@ -255,7 +258,7 @@ def _sizes(given: float | Mapping[str, float], families: Sequence[str]) -> dict[
     wrong = [f"{name}: {size}" for name, size in sizes.items() if not 0 < size < math.inf]
     if missing or wrong:
         raise InputError(
-            "expected bytes_per_token as one positive number, or one for each of "
+            f"expected {option('bytes_per_token')} as one positive number, or one for each of "
             f"{', '.join(families)}; missing: {', '.join(missing) or 'none'}; "
             f"not positive: {', '.join(wrong) or 'none'}"
         )

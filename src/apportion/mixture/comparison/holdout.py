@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Int
 
-from apportion.budget import parse_count
-from apportion.errors import InputError
+from apportion.budget import counted, parse_count
+from apportion.errors import InputError, option
 from apportion.mixture.runs import RunTable
 
 DEFAULT = "folds:5"
@@ -100,10 +100,10 @@ def divide(
         return [(runs.take(each.fitted), runs.take(each.held_out)) for each in found], what
     if holdout is not None:
         raise InputError(
-            f"expected holdout or test, not both; got holdout={holdout!r} and {len(test)} test "
-            "runs; leave one of them out"
+            f"expected {option('holdout')} or {option('test')}, not both; got {holdout!r} and "
+            f"{len(test)} test runs; leave one of them out"
         )
-    return [(runs, _aligned(test, runs))], f"{len(test)} given runs"
+    return [(runs, _aligned(test, runs))], counted(len(test), "given run")
 
 
 def _aligned(test: RunTable, runs: RunTable) -> RunTable:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 
 # The exponent of mT5 (Xue et al., 2021) and of XLM-R (Conneau et al., 2020).
 TEMPERATURE = 0.3
@@ -125,7 +125,9 @@ def within(
         split = temperature(values, alpha)
     elif method == "unimax":
         if tokens is None:
-            raise InputError("expected tokens=… (the training tokens of the run) for UniMax")
+            raise InputError(
+                f"expected {option('tokens', ...)} (the training tokens of the run) for UniMax"
+            )
         # A family without tokens needs no limit; any budget then gives the same, valid split.
         split = unimax(values, max(ratio, 1e-12) * tokens, epochs)
     else:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float, Int, UInt16
 
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.mixture.sweep.corpus import Corpus, FamilyTokens
 from apportion.mixture.sweep.shares import block_counts
 
@@ -105,5 +105,5 @@ def check_supply(
     if short:
         raise InputError(
             f"run {run}: {'; '.join(short)}; add text, lower the ratio or the tokens, or "
-            f"allow repetition with max_epochs={int(np.ceil(most))}"
+            f"allow repetition with {option('max_epochs', int(np.ceil(most)))}"
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.mixture.table.cells import check, numbers
 from apportion.mixture.table.tablefile import RawTable
 from apportion.mixture.table.validate import hint
@@ -48,7 +48,7 @@ def without_embeddings(
         if isinstance(value, str):
             if value not in raw.columns:
                 raise InputError(
-                    f"{raw.source}: no column {value}{hint(value, raw)}; {what} (--{what}) must be "
+                    f"{raw.source}: no column {value}{hint(value, raw)}; {option(what)} must be "
                     "a number or the name of a column"
                 )
             sizes.append(numbers(raw.columns[value], f"a positive {what}", strict=True))
@@ -60,7 +60,7 @@ def without_embeddings(
         notes.append(
             f"{raw.source}: runs of {len(np.unique(total))} sizes were given one hidden width "
             f"({shape.width}); if wider models are among them, name the column that has the width: "
-            'ModelShape(…, width="hidden_size") (--width hidden_size)'
+            f"{option('width', 'hidden_size')}"
         )
     embedding = sizes[0] * sizes[1] * (1 if shape.tied else 2)
     check(
