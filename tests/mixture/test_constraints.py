@@ -79,8 +79,11 @@ def test_free_is_the_simplex():
             {"caps": {"a": 0.1, "b": 0.1, "c": 0.1}},
             r"sum to 0.3, less than 1 \(a=0.1, b=0.1, c=0.1\); raise a cap",
         ),
-        ({"max_epochs": 4.0}, r"max_epochs needs the tokens .*--supply"),
-        ({"max_epochs": 0.0, "supply": [1, 1, 1]}, "max_epochs above 0 such as 4, got 0.0"),
+        ({"max_epochs": 4.0}, r'max_epochs needs the tokens .*give supply=\{"a"'),
+        (
+            {"max_epochs": 0.0, "supply": [1, 1, 1]},
+            "expected max_epochs=4, or another above 0; got 0.0",
+        ),
         (
             {"floors": {"a": 0.5}, "supply": [1e8, 1e12, 1e12], "max_epochs": 2.0},
             r"a must have 0.5 of the tokens, but its supply allows 0.2 at D = 1B; .* 400M at most",
@@ -88,7 +91,7 @@ def test_free_is_the_simplex():
         (
             {"supply": [1e8, 2e8, 1e8], "max_epochs": 2.0},
             r"covers 0.8 of D = 1B .* largest feasible D is 800M \(8e\+08 tokens\): lower D, raise "
-            "max_epochs, or use repetition=True",
+            "max_epochs, or give repetition=True",
         ),
     ],
 )

@@ -158,6 +158,16 @@ def scipy_best(goal, model, room, problems):
     return best
 
 
+def test_slopes_are_in_table_order():
+    model = a_model("transfer", 3)
+    ratios, h = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]]), 1e-6
+    slopes = model.slopes(ratios)
+    for family in range(3):
+        step = h * np.eye(3)[family]
+        numeric = (model.log_loss(ratios + step) - model.log_loss(ratios - step)) / (2 * h)
+        np.testing.assert_allclose(slopes[:, :, family], numeric, rtol=1e-5, atol=1e-8)
+
+
 def test_kkt_residual_sees_a_wrong_answer_and_ignores_units():
     model, room = a_model(families=4), Box.free(4)
     goal = Objective.parse("normalized", names(4))
@@ -253,17 +263,49 @@ def test_one_target_takes_everything_but_the_floors():
     json.dumps(best.to_dict(), allow_nan=False)
 
 
-def test_gamma_below_zero_gets_its_floor_and_is_told():
-    best = optimize(
-        family_fit([0.1, -0.1, 0.2], samples=50, spread=0.001), N, D, floors={"f1": 0.05}
-    )
-    assert best.ratios["f1"] == 0.05
+@pytest.mark.parametrize("repetition", [False, True])
+@pytest.mark.parametrize("samples", [0, 50])
+def test_gamma_below_zero_is_refused_and_when_forced_gets_its_floor(repetition, samples):
+    fit = family_fit([0.1, -0.1, 0.2], samples=samples, spread=0.001)
+    more = {"supply": dict.fromkeys(fit.families, 1e13), "repetition": repetition}
+    with pytest.raises(WeakFitError, match=r"gamma of f1 is -0\.1 .*do not show that it gains"):
+        optimize(fit, N, D, **more)
+    best = optimize(fit, N, D, floors={"f1": 0.05}, force=True, refits=5, **more)
+    assert best.ratios["f1"] == pytest.approx(0.05)
     assert best.kkt < 1e-8
-    (note,) = [note for note in best.notes if "gamma of f1 is -0.1" in note]
+    assert any(note.startswith("weak: gamma of f1 is -0.1") for note in best.notes)
+    (note,) = [note for note in best.notes if "f1 does not gain from its ratio" in note]
     assert "gets its floor (0.05)" in note
-    bare = optimize(family_fit([0.1, -0.1, 0.2], samples=50, spread=0.001), N, D)
-    assert bare.ratios["f1"] == 0.0
-    assert np.isfinite(bare.value)
+    if not repetition:
+        bare = optimize(fit, N, D, force=True)
+        assert bare.ratios["f1"] == 0.0
+        assert np.isfinite(bare.value)
+
+
+def test_where_no_family_gains_nothing_is_proposed():
+    fit = family_fit([-0.1, -0.2, 0.0], samples=50, spread=0.001)
+    with pytest.raises(WeakFitError, match=r"gamma of f0 .*gamma of f1 .*gamma of f2"):
+        optimize(fit, N, D)
+    forced = optimize(fit, N, D, force=True)
+    assert list(forced.ratios.values()) == pytest.approx([1 / 3] * 3)
+    # No floor holds these shares, so none is claimed.
+    said = [note for note in forced.notes if "does not gain from its ratio" in note]
+    assert len(said) == 3
+    assert all("what the others leave over" in note and "floor (" not in note for note in said)
+
+
+def test_a_gamma_on_the_bound_of_the_law_supports_nothing():
+    fit = family_fit([0.1, 3.0, 0.2], samples=50, spread=0.0)
+    with pytest.raises(WeakFitError, match="gamma of f1 is 3, the largest that the law allows"):
+        optimize(fit, N, D)
+
+
+def test_a_law_without_gamma_whose_losses_ignore_the_mixture_supports_nothing():
+    runs, _ = synthetic_runs("transfer", families=3, runs=40)
+    fit = fit_law(runs, "transfer")
+    flat = replace(fit, theta=np.where(np.arange(fit.theta.shape[1]) == 2, -30.0, fit.theta))
+    with pytest.raises(WeakFitError, match="no loss depends on the mixture"):
+        optimize(flat, 1e5, 5e5)
 
 
 def test_what_no_family_gains_from_goes_where_there_is_room():
@@ -277,6 +319,14 @@ def test_single_family():
     best = optimize(family_fit([0.1]), N, D)
     assert best.ratios == {"f0": 1.0}
     assert best.kkt == 0.0
+    assert any("one family, so nothing to share out: its ratio is 1" in n for n in best.notes)
+    # Nothing is asked of gamma where there is no choice.
+    assert optimize(family_fit([-0.1]), N, D).ratios == {"f0": 1.0}
+
+
+def test_bounds_that_leave_one_mixture_are_said():
+    best = optimize(family_fit([0.1, 0.2]), N, D, fixed={"f0": 0.4, "f1": 0.6})
+    assert any("the bounds leave one mixture only" in note for note in best.notes)
 
 
 # --- supply and repetition -------------------------------------------------------------------
@@ -296,6 +346,13 @@ def test_supply_caps_bind_and_are_shown():
     assert cost["gain"] < 0
     assert not cost["feasible"]
     assert best.supply == {"f2": 5e8}
+    # Families that the supply does not name have no limit, which is no number of passes.
+    assert any("does not name f0, f1: counted as unlimited" in note for note in best.notes)
+    assert best.table.set_index("family").loc[["f0", "f1"], "epochs"].isna().all()
+    assert str(best).count("unlimited") == 3
+    whole = optimize(fit, N, D, supply=dict.fromkeys(fit.families, 1e12))
+    assert not any("unlimited" in note for note in whole.notes)
+    assert "unlimited" not in str(whole)
 
 
 def test_supply_without_a_limit_warns_of_epochs():
@@ -324,8 +381,33 @@ def test_repetition_is_discounted_instead_of_capped():
     assert both.kkt < 1e-8
     plenty = optimize(fit, N, D, supply=dict.fromkeys(fit.families, 1e13), repetition=True)
     assert plenty.ratios == pytest.approx(plain.ratios, abs=1e-8)
-    with pytest.raises(InputError, match=r"repetition needs the unique tokens .*--supply"):
+    with pytest.raises(InputError, match=r'repetition needs the unique tokens .*supply=\{"f0"'):
         optimize(fit, N, D, repetition=True)
+
+
+@pytest.mark.parametrize("law", ["family", "bimix", "transfer", "additive"])
+def test_a_scarce_family_is_not_read_over_and_over(law):
+    """A hundredth of the budget: passes that teach next to nothing must not be proposed."""
+    unique = np.array([1e8, np.inf, np.inf])
+    model = a_model(f"{law}+repetition", 3, seed=2, unique=unique)
+    goal, room = Objective.parse("normalized", names(3)), Box.free(3)
+    ratios, residual = best_mixture(goal, model, room)
+    assert residual < 1e-8
+    passes = ratios[0] * D / unique[0]
+    # Two decay lengths: a token of a later pass is worth less than e^-2 of a new one.
+    assert 1 < passes < 1 + 2 * 15.387756
+    # With next to no worth in a repeat one pass is the end.
+    once = replace(model, law=get_law(f"{law}+repetition(rd=0.05)"))
+    ratios, _ = best_mixture(goal, once, room)
+    assert ratios[0] * D / unique[0] < 1.5
+
+
+def test_progress_is_shown_on_stderr(capsys):
+    runs, _ = synthetic_runs("mixing", families=3, runs=60, noise=0.002, params=[1e6], tokens=[1e7])
+    fit_law(runs, "mixing", bootstrap=20).optimize(1e6, 1e7, refits=2, progress=True)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "optimising bootstrap samples" in shown.err
 
 
 def test_a_discounting_law_without_supply_says_what_it_does():
@@ -471,6 +553,7 @@ def test_objectives_that_make_no_sense(objective, message):
         ({"max_epochs": 4}, "max_epochs needs"),
         ({"caps": {"f0": 0.0}}, "counts the loss of f0, which is infinite at ratio 0"),
         ({"mixtures": {"ours": {"f0": 0.5}}}, "sum of 0.5"),
+        ({"mixtures": {"ours": [0.7, 0.7, -0.4]}}, "between 0 and 1, got f2=-0.4"),
         ({"temperature": -1.0, "sizes": {"f0": 1, "f1": 1, "f2": 1}}, "alpha >= 0"),
     ],
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float
 
-from apportion.budget import format_count
+from apportion.budget import counted, format_count
 from apportion.mixture.laws.base import LOG_ZERO, Law
-from apportion.mixture.result import Status
+from apportion.mixture.result import Status, settled
 from apportion.mixture.runs import RunTable
 
 # A decade: below it a power law and a constant can hardly be told apart at usual noise.
@@ -38,23 +38,27 @@ def status_of(
     notes = [*narrow, *_unused_notes(law, runs, used), *_vanished_notes(law, runs, theta)]
     loose = {(target, s) for target in runs.targets for s in open_terms}
     loose |= set(loose_exponents(law, runs, theta, used))
+    held = _held(law, runs, theta)
+    notes += _held_notes(law, runs, theta, held)
     symbols = [p.symbol for p in law.parameters(len(runs.families))]
-    loose = [(t, s) for t in runs.targets for s in symbols if (t, s) in loose]
-    if loose and not single:
+    named = [(t, s) for t in runs.targets for s in symbols if (t, s) in loose - held]
+    if named and not single:
         stated = {p.symbol: p for p in law.parameters(len(runs.families))}
         listed = ", ".join(
             f"{stated[symbol].named(runs.order(target)).symbol} of {target}"
-            for target, symbol in loose
+            for target, symbol in named
         )
         notes.append(
             f"not determined by these runs (standard error above half the value): {listed}; "
             "predictions within the range of the runs hold, the exponents themselves do not"
         )
-    text = f"{law.name}: converged on {len(runs)} runs for {len(runs.targets)} families"
+    loose = [(t, s) for t in runs.targets for s in symbols if (t, s) in loose | held]
+    families = counted(len(runs.targets), "family", "families")
+    text = f"{law.name}: converged on {counted(len(runs), 'run')} for {families}"
     if blocking:
         text = f"{law.name}: fitted, but not to be trusted"
     elif loose:
-        text += ", not all exponents determined"
+        text += ", not all parameters determined"
     return Status(not (blocking or loose), text, (*blocking, *notes), tuple(loose))
 
 
@@ -92,6 +96,16 @@ def standard_errors(
     return out
 
 
+def on_bound(
+    law: Law, theta: Float[np.ndarray, "targets q"], families: int
+) -> Bool[np.ndarray, "targets q"]:
+    """Which exponents and coefficients stand on a bound of the law: there the fit stopped, and
+    the runs may ask for more. (An amplitude on its bound is a term that vanished.)"""
+    stated = law.parameters(families)
+    _, bound = settled(theta, np.array([(p.lower, p.upper) for p in stated]).T)
+    return (bound != "") & np.array([p.kind != "amplitude" for p in stated])
+
+
 def loose_exponents(
     law: Law,
     runs: RunTable,
@@ -100,13 +114,14 @@ def loose_exponents(
 ) -> list[tuple[str, str]]:
     """(target, symbol) of every exponent that the runs leave open."""
     error = standard_errors(law, runs, theta, used)
+    bound = on_bound(law, theta, len(runs.families))
     return [
         (target, p.symbol)
         for k, target in enumerate(runs.targets)
         for q, p in enumerate(law.parameters(len(runs.families)))
         if p.kind == "exponent"
         and p.upper > p.lower
-        and error[k, q] > _LARGEST_ERROR * max(abs(theta[k, q]), 0.05)
+        and (bound[k, q] or error[k, q] > _LARGEST_ERROR * max(abs(theta[k, q]), 0.05))
     ]
 
 
@@ -141,6 +156,30 @@ def _design_notes(law: Law, runs: RunTable) -> tuple[list[str], list[str], list[
         # Amplitudes are stated at p = 1, which gamma alone leads to.
         open_terms += ["gamma", "A", "B", *_CONSTANTS]
     return single, narrow, open_terms
+
+
+def _held(law: Law, runs: RunTable, theta: np.ndarray) -> set[tuple[str, str]]:
+    """(target, symbol) of the parameters that stand on a bound."""
+    stated = law.parameters(len(runs.families))
+    rows = np.argwhere(on_bound(law, theta, len(runs.families))).tolist()
+    return {(runs.targets[k], stated[q].symbol) for k, q in rows}
+
+
+def _held_notes(
+    law: Law, runs: RunTable, theta: np.ndarray, held: set[tuple[str, str]]
+) -> list[str]:
+    if not held:
+        return []
+    listed = [
+        f"{p.named(runs.order(target)).symbol} of {target} ({theta[k, q]:.3g})"
+        for k, target in enumerate(runs.targets)
+        for q, p in enumerate(law.parameters(len(runs.families)))
+        if (target, p.symbol) in held
+    ]
+    said = ", ".join(listed[:_NAMED])
+    if len(listed) > _NAMED:
+        said += f" and {len(listed) - _NAMED} more"
+    return [f"on a bound of the law, and so not determined by these runs: {said}"]
 
 
 def _unused_notes(law: Law, runs: RunTable, used: np.ndarray) -> list[str]:

@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from apportion.budget import format_count, parse_count
-from apportion.errors import InputError, WeakFitError
+from apportion.budget import parse_params, parse_tokens
+from apportion.errors import InputError, WeakFitError, option
 from apportion.mixture.laws import with_repetition
 from apportion.mixture.proposal.baselines import TEMPERATURE, UNIMAX_EPOCHS, baselines
 from apportion.mixture.proposal.constraints import Box, box
 from apportion.mixture.proposal.gains import PROPOSED, UNCONSTRAINED, best_gain, compare_mixtures
-from apportion.mixture.proposal.objective import LossModel, Objective, Spec
+from apportion.mixture.proposal.notes import epoch_notes, reach_notes, unlimited_notes
+from apportion.mixture.proposal.objective import LossModel, Objective, Spec, own_power
 from apportion.mixture.proposal.optimum import Optimum
 from apportion.mixture.proposal.solve import batches, best_mixture, best_mixtures
-from apportion.mixture.proposal.strength import reach_notes, weak_points
+from apportion.mixture.proposal.strength import weak_points
 from apportion.mixture.supply import parse_supply
 
 if TYPE_CHECKING:
     from apportion.mixture.fit import Fit
 
-# Passes over a supply up to which repetition costs next to nothing (Muennighoff et al.).
-_OFTEN = 4.0
 Amounts = str | Path | Mapping[str, Any]
 Ratios = Mapping[str, float] | Sequence[float] | np.ndarray
 
@@ -77,14 +76,14 @@ def optimize(
         temperature: exponent of the temperature mixture.
         refits: bootstrap samples that are optimised again for the interval of the ratios, under
             laws without a closed form; the others use every sample.
-        progress: show a progress bar for these.
+        progress: show a progress bar for these on stderr.
         force: go on with a fit that does not support the objective.
 
     Raises:
         InputError: a request that cannot be met (see `constraints.box`, `Objective.parse`).
         WeakFitError: the fit does not determine what the objective needs.
     """
-    size = parse_count(params, "number of parameters"), parse_count(tokens, "number of tokens")
+    size = parse_params(params), parse_tokens(tokens)
     goal = Objective.parse(objective, fit.targets)
     amounts = None if supply is None else fit.amounts(parse_supply(supply))
     fit = _discounted(fit, repetition, amounts)
@@ -92,11 +91,11 @@ def optimize(
     room = box(fit.families, size[1], supply=amounts, max_epochs=max_epochs, **bounds)
     unique = amounts if "unique" in fit.law.needs else None
     asked = _Request(fit, goal, room, size, unique, amounts, max_epochs)
-    weak = weak_points(fit, goal, asked.model, room.upper - room.lower <= 1e-12)
+    weak = weak_points(fit, goal, asked.model, room.held)
     if weak and not force:
         raise WeakFitError(
             f"the fit does not support the objective {goal.name!r}: {'; '.join(weak)}. "
-            "Add runs, use another objective or law, or go on with force=True (--force)"
+            f"Add runs, use another objective or law, or go on with {option('force', True)}"
         )
     ratios, kkt = best_mixture(goal, asked.model, room)
     named = {PROPOSED: ratios}
@@ -156,7 +155,7 @@ def _discounted(fit: Fit, repetition: bool, amounts: np.ndarray | None) -> Fit:
     if amounts is None and fit.runs.unique_tokens is None:
         raise InputError(
             "repetition needs the unique tokens of every family: "
-            'give supply={"romance": 3e9, …} (--supply romance=3B,…)'
+            f"give {option('supply', {fit.families[0]: 3e9})}"
         )
     if "unique" in fit.law.needs:
         return fit
@@ -186,7 +185,8 @@ def _table(
         "unconstrained": wish,
     }
     if asked.supply is not None:
-        columns["epochs"] = ratios * asked.size[1] / asked.supply
+        known = np.isfinite(asked.supply)
+        columns["epochs"] = np.where(known, ratios * asked.size[1] / asked.supply, np.nan)
     losses = [np.full(len(ratios), np.nan) for _ in range(3)]
     own = list(asked.model.own)
     for column, value in zip(losses, _losses(asked, ratios), strict=True):
@@ -217,24 +217,17 @@ def _refits(asked: _Request, ratios: np.ndarray, refits: int, progress: bool) ->
         model = model.take(np.arange(min(refits, len(model.theta))))
     parts: Iterable[np.ndarray] = best_mixtures(asked.goal, model, asked.room, ratios)
     if progress and not model.separable:
+        from rich.console import Console
         from rich.progress import track
 
-        parts = track(parts, "optimising bootstrap samples", total=batches(model))
+        what, bar = "optimising bootstrap samples", Console(stderr=True)
+        parts = track(parts, what, total=batches(model), console=bar)
     return np.concatenate(list(parts))
 
 
 def _notes(asked: _Request, ratios: np.ndarray, repetition: bool) -> list[str]:
-    fit, model, room = asked.fit, asked.model, asked.room
-    notes: list[str] = []
-    if model.separable:
-        for t, target in enumerate(fit.targets):
-            gamma, k = float(model.gamma[0, t]), model.own[t]
-            if gamma <= 0 and asked.goal.weights[t] > 0:
-                notes.append(
-                    f"gamma of {target} is {gamma:.3g}: on these runs a larger ratio does not "
-                    f"lower its loss, so it gets its floor ({room.lower[k]:.3g}); "
-                    "set a floor, or look at `diagnose`: its loss may depend on other families"
-                )
+    fit = asked.fit
+    notes = _share_notes(asked, ratios)
     empty = [family for k, family in enumerate(fit.families) if ratios[k] == 0.0]
     if empty:
         notes.append(
@@ -242,9 +235,13 @@ def _notes(asked: _Request, ratios: np.ndarray, repetition: bool) -> list[str]:
             "or leave the data out"
         )
     if asked.supply is not None:
-        notes += _epoch_notes(asked, ratios)
+        notes += unlimited_notes(fit, asked.supply)
+        if asked.max_epochs is None:
+            notes += epoch_notes(fit, asked.size[1], ratios, asked.supply)
     if fit.samples is None:
-        notes.append("no intervals: the fit has no bootstrap; fit with bootstrap=1000")
+        notes.append(
+            f"no intervals: the fit has no bootstrap; fit with {option('bootstrap', 1000)}"
+        )
     if repetition and asked.unique is None:
         notes.append("unique tokens are those of the runs; give a supply for the real ones")
     if "unique" in fit.law.needs and asked.unique is None and not repetition:
@@ -254,23 +251,25 @@ def _notes(asked: _Request, ratios: np.ndarray, repetition: bool) -> list[str]:
     return notes + reach_notes(fit, *asked.size, ratios)
 
 
-def _epoch_notes(asked: _Request, ratios: np.ndarray) -> list[str]:
-    assert asked.supply is not None
-    epochs = ratios * asked.size[1] / asked.supply
-    if asked.max_epochs is not None:
-        return []
-    discounted = "unique" in asked.fit.law.needs
-    advice = (
-        "discounted, but not forbidden: set max_epochs as well if that is too often"
-        if discounted
-        else "and the law counts repeated tokens as new: set max_epochs or repetition=True"
-    )
-    return [
-        f"{family} would be read {epochs[k]:.3g} times ({format_count(asked.supply[k])} tokens of "
-        f"supply), {advice}"
-        for k, family in enumerate(asked.fit.families)
-        if epochs[k] > (_OFTEN if discounted else 1.0 + 1e-9)
-    ]
+def _share_notes(asked: _Request, ratios: np.ndarray) -> list[str]:
+    """What the shares are not a choice of: one mixture only, or losses that do not gain."""
+    fit, room, place = asked.fit, asked.room, own_power(asked.fit.law)
+    if len(fit.families) == 1:
+        return ["there is one family, so nothing to share out: its ratio is 1"]
+    if (~room.held).sum() < 2:
+        return ["the bounds leave one mixture only, so nothing was chosen"]
+    notes: list[str] = []
+    for t, target in enumerate(fit.targets):
+        k = asked.model.own[t]
+        if place is None or fit.theta[t, place] > 0 or room.held[k] or not asked.goal.weights[t]:
+            continue
+        low = float(room.lower[k])
+        gets = f"its floor ({low:.3g})" if ratios[k] <= low else "what the others leave over"
+        notes.append(
+            f"{target} does not gain from its ratio under this fit, so it gets {gets}; "
+            "set a floor, or look at `diagnose`: its loss may depend on other families"
+        )
+    return notes
 
 
 def _by_family(fit: Fit, values: np.ndarray) -> dict[str, float]:

@@ -214,12 +214,12 @@ class Fit:
         """
         stated = self.law.parameters(len(self.families))
         bounds = np.array([(p.lower, p.upper) for p in stated]).T
-        theta, bound = _settled(self.theta, bounds)
+        theta, bound = settled(self.theta, bounds)
         lower, upper = _shown(bounds, stated)
         value = _shown(theta, stated)
         low = high = np.full(value.shape, np.nan)
         if self.samples is not None:
-            ends = self.interval(_shown(_settled(self.samples, bounds)[0], stated))
+            ends = self.interval(_shown(settled(self.samples, bounds)[0], stated))
             low, high = (np.clip(end, lower, upper) for end in ends)
         rows = [
             (
@@ -273,7 +273,7 @@ class Fit:
         save_fit(self, path)
 
 
-def _settled(theta: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def settled(theta: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Internal coordinates, on a bound exactly where they are within rounding of it, and which."""
     lower, upper = bounds
     free = upper > lower

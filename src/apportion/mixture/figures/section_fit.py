@@ -64,7 +64,7 @@ def parameters(fit: Fit) -> Section:
     shown = pd.DataFrame("", index=list(fit.targets), columns=list(meanings))
     for row in rows:
         numbers = row["value"], row["low"], row["high"]
-        text = fitted(*numbers, row["bound"], 3) if row["determined"] else "open"
+        text = fitted(*numbers, row["bound"], 3) if row["determined"] or row["bound"] else "open"
         shown.loc[row["family"], row["parameter"]] = text
     shown = shown.rename_axis("family").reset_index()
     note = f"Intervals at {fit.level:.0%}. " if fit.samples is not None else ""

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from apportion.budget import format_count
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 
 # Sums this close to 1 count as 1: users write 0.33 + 0.33 + 0.34 in floating point.
 _SLACK = 1e-9
@@ -38,6 +38,11 @@ class Box:
     def free(cls, count: int) -> Box:
         """The whole simplex."""
         return cls(np.zeros(count), np.ones(count), ("",) * count, ("",) * count)
+
+    @property
+    def held(self) -> Bool[np.ndarray, " families"]:
+        """Families whose ratio the bounds give."""
+        return self.upper - self.lower <= 1e-12
 
     def binding(self, ratios: Float[np.ndarray, " families"]) -> list[str]:
         """Which bound holds each ratio, or nothing."""
@@ -88,7 +93,7 @@ def box(
                 upper[k], above[k] = share, kind
     _check_wishes(families, lower, upper, floors, caps, fixed)
     if max_epochs is not None:
-        limit = _epoch_limits(supply, max_epochs, tokens)
+        limit = _epoch_limits(families, supply, max_epochs, tokens)
         _check_supply(families, lower, upper, limit, tokens)
         above = ["supply" if limit[k] < upper[k] else above[k] for k in range(count)]
         upper = np.minimum(upper, limit)
@@ -174,14 +179,18 @@ def _check_wishes(
         )
 
 
-def _epoch_limits(supply: np.ndarray | None, max_epochs: float, tokens: float) -> np.ndarray:
+def _epoch_limits(
+    families: Sequence[str], supply: np.ndarray | None, max_epochs: float, tokens: float
+) -> np.ndarray:
     if supply is None:
         raise InputError(
-            "max_epochs needs the tokens of every family: "
-            'give supply={"romance": 3e9, …} (--supply romance=3B,…)'
+            f"{option('max_epochs')} needs the tokens of every family: "
+            f"give {option('supply', {families[0]: 3e9})}"
         )
     if not max_epochs > 0:
-        raise InputError(f"expected max_epochs above 0 such as 4, got {max_epochs!r}")
+        raise InputError(
+            f"expected {option('max_epochs', 4)}, or another above 0; got {max_epochs!r}"
+        )
     return supply * (max_epochs / tokens)
 
 
@@ -197,13 +206,15 @@ def _check_supply(
             raise InputError(
                 f"{family} must have {lower[k]:g} of the tokens, but its supply allows "
                 f"{limit[k]:.4g} at D = {format_count(tokens)}; lower the ratio, raise "
-                f"max_epochs, or train on {format_count(tokens * limit[k] / lower[k])} at most"
+                f"{option('max_epochs')}, or train on "
+                f"{format_count(tokens * limit[k] / lower[k])} at most"
             )
     reach = float(np.minimum(upper, limit).sum())
     if reach < 1.0 - _SLACK:
         most = largest_tokens(upper, limit * tokens)
         raise InputError(
-            f"the supply covers {reach:.4g} of D = {format_count(tokens)} within max_epochs and "
+            f"the supply covers {reach:.4g} of D = {format_count(tokens)} within "
+            f"{option('max_epochs')} and "
             f"caps; the largest feasible D is {format_count(most)} ({most:.6g} tokens): lower D, "
-            "raise max_epochs, or use repetition=True instead of a hard cap"
+            f"raise {option('max_epochs')}, or give {option('repetition', True)} in place of it"
         )

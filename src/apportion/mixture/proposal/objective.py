@@ -14,15 +14,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.mixture.laws.base import Conditions, Law
 from apportion.mixture.laws.powers import PowerLaw
+from apportion.mixture.laws.repetition import Repetition
 from apportion.mixture.runs import conditions
 
 if TYPE_CHECKING:
     from apportion.mixture.fit import Fit
 
 Spec = str | Mapping[str, float]
+
+
+def own_power(law: Law) -> int | None:
+    """Which coordinate is gamma, where a loss is a constant times a power p^(-gamma) of its ratio.
+
+    None for other laws. Under repetition p is the ratio that counts.
+    """
+    law = law.inner if isinstance(law, Repetition) else law
+    if not isinstance(law, PowerLaw):
+        return None
+    own = [place for place, power in enumerate(law.powers) if power.of == "ratio"]
+    if len(own) != 1 or set(law.powers[own[0]].terms) != set(range(len(law.amplitudes))):
+        return None
+    return len(law.amplitudes) + own[0]
 
 
 @dataclass(frozen=True)
@@ -55,33 +70,41 @@ class LossModel:
         unique: Float[np.ndarray, " families"] | None,
         theta: Float[np.ndarray, "problems targets q"],
     ) -> LossModel:
-        """The model of a fit, at its point estimate or at samples."""
+        """The model of a fit, at its point estimate or at samples.
+
+        A gamma below 0 counts as 0: more data never helps there, but that less of it would help is
+        beyond what such a fit can show.
+        """
         own = tuple(fit.runs.family_index(target) for target in fit.targets)
         if unique is None:
             unique = fit.runs.unique_tokens
+        place = own_power(fit.law)
+        if place is not None:
+            below = (np.arange(theta.shape[-1]) == place) & (theta < 0.0)
+            theta = np.where(below, 0.0, theta)
         return cls(fit.law, fit.families, own, float(params), float(tokens), unique, theta)
 
     def log_loss(
         self, ratios: Float[np.ndarray, "#problems families"]
     ) -> Float[np.ndarray, "problems targets"]:
-        """Log loss of every target; infinite where the law diverges (its own ratio is 0).
-
-        Separable laws count gamma < 0 as 0: more data never helps there, but that less of it would
-        help is beyond what such a fit can show.
-        """
+        """Log loss of every target; infinite where the law diverges (its own ratio is 0)."""
         if self.separable:
-            power = np.maximum(self.gamma, 0.0)
             with np.errstate(divide="ignore"):
                 log = np.log(ratios[:, list(self.own)])
-            return self.log_alone - power * np.where(power > 0, log, 0.0)
+            return self.log_alone - self.gamma * np.where(self.gamma > 0, log, 0.0)
         return self._raw(ratios)
 
     def _raw(self, ratios: np.ndarray) -> np.ndarray:
         out = np.empty((max(len(self.theta), len(ratios)), len(self.own)))
+        place = own_power(self.law)
         for t in range(len(self.own)):
             at = self._at(t, ratios)
             value = self.law.log_loss(self.theta[:, t], at)
-            out[:, t] = np.where(self.law.usable(at), value, np.inf)[:, 0]
+            known = self.law.usable(at)
+            if place is not None:
+                # p^0 is 1 at p = 0 too.
+                known = known | (self.theta[:, t, place, None] == 0.0)
+            out[:, t] = np.where(known, value, np.inf)[:, 0]
         return out
 
     def slopes(
@@ -91,9 +114,8 @@ class LossModel:
         count = len(self.families)
         out = np.zeros((max(len(self.theta), len(ratios)), len(self.own), count))
         if self.separable:
-            power = np.maximum(self.gamma, 0.0)
             share = np.maximum(ratios[:, list(self.own)], 1e-300)
-            out[:, np.arange(len(self.own)), list(self.own)] = -power / share
+            out[:, np.arange(len(self.own)), list(self.own)] = -self.gamma / share
             return out
         for t, own in enumerate(self.own):
             order = np.r_[own, np.delete(np.arange(count), own)]
@@ -109,20 +131,21 @@ class LossModel:
         return np.stack(alone, axis=1)
 
     @property
+    def mixed(self) -> bool:
+        """Whether the law has a term that the mixture can move."""
+        return bool({"ratio", "others", "unique"} & self.law.needs)
+
+    @property
     def separable(self) -> bool:
         """Whether every loss is a constant times a power of the own ratio (a closed form)."""
-        law = self.law
-        if not isinstance(law, PowerLaw):
-            return False
-        own = [power for power in law.powers if power.of == "ratio"]
-        return len(own) == 1 and set(own[0].terms) == set(range(len(law.amplitudes)))
+        return isinstance(self.law, PowerLaw) and own_power(self.law) is not None
 
     @property
     def gamma(self) -> Float[np.ndarray, "problems targets"]:
-        """Exponent of the own ratio, for separable laws."""
-        assert isinstance(self.law, PowerLaw)
-        place = [power.of for power in self.law.powers].index("ratio")
-        return self.theta[..., len(self.law.amplitudes) + place]
+        """Exponent of the own ratio, for laws that are a power of it (see `own_power`)."""
+        place = own_power(self.law)
+        assert place is not None
+        return self.theta[..., place]
 
     def take(self, rows: np.ndarray) -> LossModel:
         """Some of the problems."""
@@ -176,7 +199,7 @@ class Objective:
             return cls(spec, _weights({family: 1.0}, targets), True, False)
         raise InputError(
             "expected an objective out of normalized, total, worst, target:FAMILY, or weights such "
-            f'as {{"{targets[0]}": 2.0}}; got {spec!r}'
+            f"as {option('objective', {targets[0]: 2})}; got {spec!r}"
         )
 
     def log_scale(self, model: LossModel) -> Float[np.ndarray, "problems targets"]:

@@ -14,7 +14,7 @@ from apportion.budget import format_count
 NO_GAIN = "no significant gain"
 GAIN = "significant gain"
 WORSE = "worse than it"
-UNKNOWN = "no interval: fit with bootstrap=1000"
+UNKNOWN = "no interval"
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Optimum:
         ratios: the proposal, per family.
         table: one row a family: `family`, `ratio`, `low`, `high`, `held_by` (the bound that holds
             it, if any), `unconstrained` (the ratio without floors, caps and supply), `epochs` (with
-            a supply), `loss`, `loss_low`, `loss_high` (nats per token; NaN where the law says
-            nothing, at ratio 0).
+            a supply; NaN where it is unlimited), `loss`, `loss_low`, `loss_high` (nats per token;
+            NaN where the law says nothing, at ratio 0).
         comparison: one row a mixture: `mixture`, `objective`, `gain`, `low`, `high` (relative gain
             of the proposal over it), `verdict`, `feasible`.
         gain: the gain over the best baseline that keeps the constraints.
@@ -112,9 +112,11 @@ class Optimum:
         }
 
     def __str__(self) -> str:
+        known = bool(self.table["low"].notna().any())
         head = (
             f"Optimal ratios for N = {format_count(self.params)}, D = {format_count(self.tokens)} "
-            f"({self.law} law, objective {self.objective}, intervals at {self.level:.0%})"
+            f"({self.law} law, objective {self.objective}"
+            f"{f', intervals at {self.level:.0%}' if known else ''})"
         )
         parts = [head, "", _text(self._shown_table()), "", _text(self._shown_comparison())]
         parts += ["", f"gain: {self.gain}", f"KKT residual {self.kkt:.1e}"]
@@ -134,12 +136,12 @@ class Optimum:
                 shown["held by"] = self.table["held_by"]
                 shown["unconstrained"] = [f"{value:.3f}" for value in self.table["unconstrained"]]
                 if "epochs" in self.table:
-                    shown["epochs"] = [f"{value:.3g}" for value in self.table["epochs"]]
+                    shown["epochs"] = [shown_epochs(value) for value in self.table["epochs"]]
         return shown
 
     def _shown_comparison(self) -> pd.DataFrame:
         rows = self.comparison
-        return pd.DataFrame(
+        shown = pd.DataFrame(
             {
                 "mixture": rows["mixture"]
                 + ["" if ok else " (breaks a bound)" for ok in rows["feasible"]],
@@ -152,6 +154,12 @@ class Optimum:
                 "verdict": rows["verdict"],
             }
         )
+        return shown if bool(rows["low"].notna().any()) else shown.drop(columns="interval")
+
+
+def shown_epochs(value: float) -> str:
+    """Passes over a supply; NaN is one without a limit."""
+    return "unlimited" if math.isnan(value) else f"{value:.3g}"
 
 
 def _interval(value: float, low: float, high: float, digits: int) -> str:

@@ -82,7 +82,7 @@ def _solve(problem: Problem, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _check(goal: Objective, model: LossModel, box: Box) -> None:
-    if not {"ratio", "others", "unique"} & model.law.needs:
+    if not model.mixed:
         raise InputError(
             f"the {model.law.name} law has no term in the sampling ratios, so no mixture is better "
             "than another; fit a law that has one, for example family"
@@ -107,7 +107,7 @@ def _closed(goal: Objective, model: LossModel, box: Box) -> tuple[np.ndarray, np
     own = list(model.own)
     shape = (len(model.theta), len(box.lower))
     weight, gamma = np.zeros(shape), np.zeros(shape)
-    gamma[:, own] = np.maximum(model.gamma, 0.0)
+    gamma[:, own] = model.gamma
     weight[:, own] = goal.weights * np.exp(model.log_alone - goal.log_scale(model))
     if goal.worst:
         ratios = best_worst(gamma, weight[0], box.lower, box.upper)

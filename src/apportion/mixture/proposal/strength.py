@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from apportion.budget import format_count
-from apportion.mixture.identify import loose_exponents, standard_errors
-from apportion.mixture.proposal.objective import LossModel, Objective
+from apportion.mixture.identify import loose_exponents, on_bound, standard_errors
+from apportion.mixture.proposal.objective import LossModel, Objective, own_power
 
 if TYPE_CHECKING:
     from apportion.mixture.fit import Fit
 
+# Smaller slopes of the log loss by a ratio are none: no mixture moves a loss by 0.0001 %.
+_FLAT = 1e-6
 _EXPONENT_OF = {"exponent of N": "N", "exponent of D": "D"}
 
 
@@ -37,82 +38,53 @@ def weak_points(fit: Fit, goal: Objective, model: LossModel, held: np.ndarray) -
         reasons.append("the fit did not settle")
     if len(np.unique(fit.runs.mixtures())) == 1:
         reasons.append("all runs have one mixture, so nothing is known of any other")
-    if model.separable:
-        reasons += _gammas(fit, goal, model, held)
+    gamma = own_power(fit.law)
+    if gamma is None and model.mixed:
+        reasons += _flat(goal, model)
+    if gamma is not None:
+        reasons += _gammas(fit, goal, model.own, held, gamma)
     if not goal.normalized:
         reasons += _levels(fit, goal, model)
     return reasons
 
 
-def reach_notes(fit: Fit, params: float, tokens: float, ratios: np.ndarray) -> list[str]:
-    """How far a request lies beyond the runs in N, D and each ratio."""
-    notes: list[str] = []
-    for label, value, seen in (("N", params, fit.runs.params), ("D", tokens, fit.runs.tokens)):
-        low, high = float(seen.min()), float(seen.max())
-        said = f"{label} = {format_count(value)}"
-        if low * 0.999 <= value <= high * 1.001:
-            continue
-        if _need_of(label) not in fit.law.needs:
-            notes.append(
-                f"{said} is not that of the runs ({_span(low, high)}), and the {fit.law.name} law "
-                f"has no term in {label}: it answers for the runs' {label}"
-            )
-        elif value > high:
-            notes.append(
-                f"{said} is {value / high:.3g} times the largest in the runs ({format_count(high)})"
-            )
-        else:
-            notes.append(
-                f"{said} is {low / value:.3g} times below the smallest in the runs "
-                f"({format_count(low)}); is a suffix such as M or B missing?"
-            )
-    for k, family in enumerate(fit.families):
-        low, high = float(fit.runs.ratios[:, k].min()), float(fit.runs.ratios[:, k].max())
-        if ratios[k] == 0 and family in fit.targets and low > 0:
-            notes.append(f"{family} gets nothing; no run shows what its loss would be")
-        elif ratios[k] > 0 and not low * 0.999 <= ratios[k] <= high * 1.001:
-            notes.append(
-                f"the ratio of {family} ({ratios[k]:.3g}) lies outside the runs "
-                f"({low:.3g} to {high:.3g})"
-            )
-    return notes
-
-
-def _span(low: float, high: float) -> str:
-    if low == high:
-        return format_count(low)
-    return f"{format_count(low)} to {format_count(high)}"
-
-
-def _need_of(label: str) -> str:
-    """The law's name for N or D."""
-    return "params" if label == "N" else "tokens"
-
-
-def _gammas(fit: Fit, goal: Objective, model: LossModel, held: np.ndarray) -> list[str]:
-    """Targets whose gamma has an interval that covers 0."""
-    point = LossModel.of(fit, model.params, model.tokens, None, fit.theta[None]).gamma[0]
+def _gammas(
+    fit: Fit, goal: Objective, own: tuple[int, ...], held: np.ndarray, place: int
+) -> list[str]:
+    """Targets whose gamma is not above 0 beyond doubt, or stands where the law ends."""
+    point = fit.theta[:, place]
     if fit.samples is not None:
-        drawn = LossModel.of(fit, model.params, model.tokens, None, fit.samples).gamma
-        low, high = fit.interval(drawn)
+        low, high = fit.interval(fit.samples[..., place])
     else:
-        place = int(np.flatnonzero(_is_gamma(fit, model))[0])
         error = standard_errors(fit.law, fit.runs, fit.theta, fit.used)[:, place]
         spread = NormalDist().inv_cdf(0.5 + fit.level / 2.0) * error
         low, high = point - spread, point + spread
-    return [
-        f"gamma of {target} is {point[t]:.3g} ({low[t]:.3g} to {high[t]:.3g} at "
-        f"{fit.level:.0%}): these runs do not show that it gains from a larger ratio"
-        for t, target in enumerate(fit.targets)
-        if goal.weights[t] > 0 and not held[model.own[t]] and low[t] <= 0.0 <= high[t]
-    ]
+    bound = on_bound(fit.law, fit.theta, len(fit.families))[:, place]
+    reasons: list[str] = []
+    for t, target in enumerate(fit.targets):
+        if goal.weights[t] == 0 or held[own[t]]:
+            continue
+        said = f"gamma of {target} is {point[t]:.3g}"
+        if low[t] <= 0.0:
+            reasons.append(
+                f"{said} ({low[t]:.3g} to {high[t]:.3g} at {fit.level:.0%}): these runs do not "
+                "show that it gains from a larger ratio"
+            )
+        elif bound[t]:
+            reasons.append(f"{said}, the largest that the law allows: these runs do not bound it")
+    return reasons
 
 
-def _is_gamma(fit: Fit, model: LossModel) -> np.ndarray:
-    """Which internal coordinate the own ratio's exponent is."""
-    marked = np.arange(fit.theta.shape[1], dtype=float)[None, None]
-    probe = LossModel.of(fit, model.params, model.tokens, None, marked)
-    return np.arange(fit.theta.shape[1]) == probe.gamma[0, 0]
+def _flat(goal: Objective, model: LossModel) -> list[str]:
+    """That no loss which counts depends on the mixture, under a law without gamma."""
+    count = len(model.families)
+    uniform = np.full((1, count), 1.0 / count)
+    slopes = model.slopes(np.concatenate([uniform, 0.7 * np.eye(count) + 0.3 * uniform]))
+    # Ratios sum to 1, so only differences between families move a loss.
+    moved = np.ptp(slopes, axis=-1)[:, goal.weights > 0]
+    if (moved > _FLAT).any():
+        return []
+    return ["no loss depends on the mixture under this fit"]
 
 
 def _levels(fit: Fit, goal: Objective, model: LossModel) -> list[str]:
