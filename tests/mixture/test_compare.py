@@ -133,6 +133,13 @@ def test_one_size_and_zero_ratios() -> None:
     found = compare(small, ["family", "mixing", "transfer"], holdout="unseen-mixtures:0.25")
     assert found.verdict.best == "transfer"
     assert "family was left out of the choice: it predicts" in found.verdict.text
+    # Every law that was weighed can use all of them, so there is nothing to say.
+    assert "This rests on" not in found.verdict.text
+    # The table keeps to a few words; what they mean stands below it.
+    lines = str(found).splitlines()
+    (row,) = [line for line in lines if line.split()[0] == "family"]
+    assert row.endswith("losses")
+    assert any(line.startswith("- family: predicts ") and "a ratio of 0" in line for line in lines)
     status = found.table.set_index("law")["status"]
     assert status["family"].str.contains("says nothing at a ratio of 0").all()
     larger = replace(small, params=np.full(len(small), 1e9), losses=small.losses - 1.0)
@@ -315,6 +322,29 @@ def told(errors: dict[str, np.ndarray]):
     count = len(next(iter(errors.values())))
     rows = np.arange(count)
     return judge(candidates(errors), np.full((count, 1), 2.0), np.zeros(count, dtype=int), rows)
+
+
+def test_the_verdict_says_on_how_much_it_rests() -> None:
+    """Two laws with a hole each, in other places: only what both predict decides."""
+    generator = np.random.default_rng(0)
+    hard = generator.uniform(0.01, 0.1, 40)
+    predicted = 2.0 * (1.0 + np.stack([hard, hard, hard]))[..., None].repeat(2, axis=-1)
+    predicted[0, :3, 0] = np.nan
+    predicted[1, 2:4, 1] = np.nan
+    predicted[0, 3:] *= 1.01
+    observed, rows = np.full((40, 2), 2.0), np.arange(40)
+    sides = [Candidate(n, n == "nearest", 3, p) for n, p in zip(
+        ("one", "two", "nearest"), predicted, strict=True)]  # fmt: skip
+    found = judge(sides, observed, np.zeros(40, dtype=int), rows)
+    assert (
+        "This rests on the 75 losses that all of these predict, out of 80 held-out losses (40 "
+        "runs); each predicts: one 77, two 78." in found.text
+    )
+    by_rank = judge(sides, observed, np.zeros(40, dtype=int), rows, rank_only=True)
+    assert "This rests on the 36 runs that all of these predict" in by_rank.text
+    whole = judge([*sides[2:], Candidate("three", False, 3, predicted[2])], observed,
+                  np.zeros(40, dtype=int), rows)  # fmt: skip
+    assert "This rests on" not in whole.text
 
 
 def test_the_verdict_says_how_sure_it_is() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from apportion.budget import counted
 from apportion.errors import InputError
 from apportion.mixture.comparison.holdout import divide
 from apportion.mixture.comparison.regressors import Regressor, regressors
@@ -60,10 +61,21 @@ class Comparison:
     def __str__(self) -> str:
         columns = ["law", "mean_relative_error", "r2", "rank", "parameters", "seconds", "status"]
         summary = self.table.loc[self.table["target"].isin(["", AVERAGE]), columns]
-        return (
-            f"held out: {self.holdout} ({self.held_out} runs; {self.fitted:.4g} fitted)\n"
-            f"{summary.to_string(index=False, float_format='%.4g')}\n{self.verdict}"
-        )
+        # What stands behind the colon explains; it goes below, where it has room.
+        said = summary["status"].str.partition(":")
+        shown = summary.assign(status=said[0])
+        reasons = [
+            f"- {law}: {status}"
+            for law, status, why in zip(summary["law"], summary["status"], said[2], strict=True)
+            if why
+        ]
+        lines = [
+            f"held out: {self.holdout} ({counted(self.held_out, 'run')}; {self.fitted:.4g} fitted)",
+            shown.to_string(index=False, float_format="%.4g"),
+            *reasons,
+            str(self.verdict),
+        ]
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the predictions, for JSON; unknown numbers are None."""
@@ -118,6 +130,8 @@ def compare(
         InputError: unknown law; a holdout that is not understood or leaves nothing; test runs of
             other families or targets, or that are among the fitted ones.
     """
+    if seed < 0:
+        raise InputError(f"expected a seed from 0 up, got {seed}")
     chosen = [get_law(law) for law in (list(LAWS) if laws is None else laws)]
     divisions, what = divide(runs, holdout, test, seed)
     held = [after for _, after in divisions]

@@ -65,7 +65,7 @@ class _Contest:
     def show(self, name: str) -> str:
         if self.rank:
             return f"rank correlation {-self.cost[name]:.3f}"
-        return f"mean relative error {100 * self.cost[name]:.2f} %"
+        return f"mean relative error {self.cost[name]:.2%}"
 
     def lead(self, first: str, second: str) -> tuple[float, float, float]:
         """By how much `first` is better than `second`, and the interval of that."""
@@ -78,7 +78,7 @@ class _Contest:
         lead, low, high = self.lead(first, second)
         scale, unit, digits = (1.0, "", 3) if self.rank else (100.0, " points", 2)
         span = (
-            f"{scale * lead:.{digits}f}{unit}, 95 % interval {scale * low:.{digits}f} to "
+            f"{scale * lead:.{digits}f}{unit}, 95% interval {scale * low:.{digits}f} to "
             f"{scale * high:.{digits}f}"
         )
         if self.runs < _FEWEST_RUNS:
@@ -114,6 +114,7 @@ def judge(
         if rank_only
         else _by_error(taking, observed, known, mixtures, seed)
     )
+    notes = [*_common(taking, known, contest), *notes]
     if not contest.cost.keys() & {law.name for law in laws}:
         return Verdict(
             None,
@@ -165,12 +166,33 @@ def _eligible(
     for each in taking:
         known &= np.isfinite(each.predicted)
     notes = [
-        f"{each.name} was left out of the choice: it predicts {100 * share[each.name]:.0f} % of "
+        f"{each.name} was left out of the choice: it predicts {share[each.name]:.0%} of "
         "the losses (it says nothing at a ratio of 0)."
         for each in candidates
         if each not in taking
     ]
     return taking, known, notes
+
+
+def _common(
+    taking: Sequence[Candidate], known: Bool[np.ndarray, "runs targets"], contest: _Contest
+) -> list[str]:
+    """That the choice rests on a part of what was held out, and how much of it each law predicts.
+
+    Baselines are not counted up: they predict everything.
+    """
+    if known.all():
+        return []
+    counts = ", ".join(
+        f"{each.name} {int(np.isfinite(each.predicted).sum())}"
+        for each in taking
+        if not each.baseline
+    )
+    what = f"{contest.runs} runs" if contest.rank else f"{int(known.sum())} losses"
+    return [
+        f"This rests on the {what} that all of these predict, out of {known.size} held-out losses "
+        f"({len(known)} runs); each predicts: {counts}."
+    ]
 
 
 def _by_error(
