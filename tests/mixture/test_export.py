@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from apportion.errors import InputError
 from apportion.mixture.export import TRAINERS, export, plan, round_shares
+from apportion.mixture.export.configs import _text
 from apportion.mixture.optimize import optimize
 from mixture.synthetic import family_fit
 
@@ -278,6 +280,36 @@ def test_names_and_paths_survive_quoting():
     assert [s["paths"] for s in calls(olmo, "SourceMixtureConfig")] == [[p] for p in paths.values()]
 
 
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
+def test_yaml_holds_every_character(text):
+    assert yaml.safe_load(f"- {_text(text)}\n") == [text]
+
+
+def omegaconf(text: str) -> str:
+    """What OmegaConf reads: an odd number of backslashes before `${` makes it literal."""
+
+    def read(found):
+        assert len(found[1]) % 2 == 1, "an interpolation"
+        return "\\" * (len(found[1]) // 2) + "${"
+
+    return re.sub(r"(\\*)\$\{", read, text)
+
+
+@pytest.mark.parametrize(
+    "path", ["/data/${HOME}", r"/a\${b}${c}", "${x", "$y", r"C:\data", "/d{a}"]
+)
+def test_nothing_in_a_path_is_taken_for_an_interpolation(path):
+    paths = {**PATHS, "slavic": path}
+    nemo = yaml.safe_load(export(RATIOS, "nemo", paths))["paths"]
+    assert omegaconf(nemo[3]) == path
+    streams = yaml.safe_load(export(RATIOS, "mosaicml", paths, **SIZES))
+    stream = streams["train_loader"]["dataset"]["streams"]["slavic"]
+    assert omegaconf(stream["local"]) == path
+    # nanotron and axolotl read plain YAML, where it means nothing.
+    plain = yaml.safe_load(export(RATIOS, "nanotron", paths))
+    assert plain["data_stages"][0]["data"]["dataset"]["dataset_folder"][1] == path
+
+
 def test_olmo_core_takes_several_paths_and_allows_the_epochs_it_needs():
     paths = {**PATHS, "romance": ["/data/a.npy", "/data/b.npy"]}
     text = export(
@@ -320,11 +352,11 @@ def test_ratios_that_no_trainer_takes(to, ratios, message):
     ("to", "options", "message"),
     [
         ("deepspeed", {}, "trainer out of megatron, nemo, .*; got 'deepspeed'"),
-        ("mosaicml", {}, r"MosaicML needs tokens=… \(--tokens\), sequence_length=…"),
-        ("olmo-core", {}, r"OLMo-core needs tokens=… .*, batch_tokens=… \(--batch-tokens\)"),
-        ("litgpt", {}, r"litgpt needs sequence_length=… \(--sequence-length\)"),
-        ("huggingface", {}, r"needs tokens_per_example=… \(--tokens-per-example\)"),
-        ("axolotl", {}, r"axolotl needs tokens=… \(--tokens\), supply=… \(--supply\)"),
+        ("mosaicml", {}, r"MosaicML needs tokens=…, sequence_length=…"),
+        ("olmo-core", {}, r"OLMo-core needs tokens=…, batch_tokens=…"),
+        ("litgpt", {}, r"litgpt needs sequence_length=…"),
+        ("huggingface", {}, r"needs tokens_per_example=…"),
+        ("axolotl", {}, r"axolotl needs tokens=…, supply=…"),
         (
             "axolotl",
             {"tokens": 1e10, "supply": SIZES["supply"]},
@@ -338,7 +370,7 @@ def test_ratios_that_no_trainer_takes(to, ratios, message):
         (
             "huggingface",
             {"tokens_per_example": {"romance": 100.0}},
-            r"none for slavic, indic: give tokens_per_example=\{'slavic': …\}",
+            r"none for slavic, indic: give tokens_per_example=\{\"slavic\": …, …\}",
         ),
         (
             "huggingface",
@@ -369,6 +401,14 @@ def test_what_each_trainer_needs(to, options, message):
         ({**PATHS, "indic": []}, r"at least one path for indic, got \[\]"),
         ({**PATHS, "indic": "/data/in.bin"}, "prefix of a .bin and .idx pair.*give '/data/in'"),
         ({**PATHS, "indic": "/my data/in"}, "splits its arguments at spaces"),
+        (
+            {**PATHS, "indik": "/x"},
+            "paths of romance, slavic, indic, the sources with a ratio; got one of indik",
+        ),
+        ({**PATHS, "indic": "/data/sl"}, "/data/sl is given for slavic and for indic"),
+        ({**PATHS, "indic": "/data/sl/"}, "/data/sl/ is given for slavic and for indic"),
+        ({**PATHS, "indic": ["/a", "/a"]}, "/a is given for indic and for indic"),
+        ({**PATHS, "indic": "/data/\udcff"}, "paths that are UTF-8"),
     ],
 )
 def test_paths_that_megatron_would_misread(paths, message):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from apportion.budget import parse_count
-from apportion.errors import InputError
+from apportion.budget import parse_tokens
+from apportion.errors import InputError, option
 from apportion.files import write_text
 from apportion.mixture.export import configs, scripts
 from apportion.mixture.export.plan import Paths, Plan, plan, round_shares
@@ -71,7 +71,7 @@ def export(
         raise InputError(f"expected a trainer out of {', '.join(TRAINERS)}; got {to!r}")
     for name, value in (("sequence_length", sequence_length), ("batch_tokens", batch_tokens)):
         if value is not None and value < 1:
-            raise InputError(f"expected {name} of 1 token or more, got {value}")
+            raise InputError(f"expected {option(name)} of 1 token or more, got {value}")
     if isinstance(ratios, Optimum):
         tokens = ratios.tokens if tokens is None else tokens
         supply = ratios.supply if supply is None else supply
@@ -81,7 +81,7 @@ def export(
         plan(
             ratios,
             paths,
-            tokens=None if tokens is None else parse_count(tokens, "number of tokens"),
+            tokens=None if tokens is None else parse_tokens(tokens),
             supply=None if not supply else parse_supply(supply),
             max_epochs=max_epochs,
             sequence_length=sequence_length,

@@ -6,12 +6,12 @@ of tokens. Axolotl is different: its weight is the part of a data set that is ke
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections.abc import Sequence
 
 from apportion.budget import format_count
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.mixture.export.plan import Plan
 
 
@@ -38,7 +38,7 @@ def nemo(plan: Plan) -> str:
     """
     lines = ["paths:"]
     for weight, prefix in zip(plan.weights, _prefixes(plan, "NeMo"), strict=True):
-        lines += [f"  - {weight}", f"  - {_text(prefix)}"]
+        lines += [f"  - {weight}", f"  - {_text(_literal(prefix))}"]
     return _lines(lines)
 
 
@@ -96,7 +96,7 @@ def mosaicml(plan: Plan) -> str:
         where = "remote" if "://" in path else "local"
         lines += [
             f"      {_text(name)}:",
-            f"        {where}: {_text(path)}",
+            f"        {where}: {_text(_literal(path))}",
             f"        proportion: {weight}",
         ]
     return _lines(lines)
@@ -116,7 +116,7 @@ def axolotl(plan: Plan) -> str:
     assert plan.tokens is not None
     assert plan.supply is not None
     if plan.max_epochs is not None and plan.max_epochs < 1:
-        raise InputError("expected max_epochs of 1 or more for axolotl, or none")
+        raise InputError(f"expected {option('max_epochs')} of 1 or more for axolotl, or none")
     lines = ["num_epochs: 1", "datasets:"]
     paths = plan.single_paths("axolotl")
     parts = plan.shares * plan.tokens / plan.supply
@@ -151,8 +151,23 @@ def _prefixes(plan: Plan, trainer: str) -> list[str]:
 
 
 def _text(value: str) -> str:
-    # A JSON string is a YAML string in double quotes.
-    return json.dumps(value, ensure_ascii=False)
+    """A YAML scalar in double quotes, the one style that can hold every character."""
+    return '"' + "".join(_character(each) for each in value) + '"'
+
+
+def _character(value: str) -> str:
+    if value in '"\\':
+        return "\\" + value
+    if value.isprintable():
+        return value
+    code = ord(value)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\U{code:08x}"
+
+
+def _literal(value: str) -> str:
+    """The text as OmegaConf, which NeMo and MosaicML read with, must have it: `${` would start an
+    interpolation there, and backslashes before it are escapes."""
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", value)
 
 
 def _lines(lines: Sequence[str]) -> str:

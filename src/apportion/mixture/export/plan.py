@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from apportion.budget import format_count
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 
 # Shares are written as multiples of this; the multiples sum to 1 exactly.
 UNITS = 1_000_000
@@ -71,8 +71,8 @@ class Plan:
         for name, paths in zip(self.names, self.paths, strict=True):
             if len(paths) != 1:
                 raise InputError(
-                    f"{trainer} takes one path per weight; {name} has {len(paths)}: split its "
-                    "ratio with mixture.baselines.within and give each path its own"
+                    f"{trainer} takes one path per weight; {name} has {len(paths)}: give every "
+                    "path a source and a ratio of its own"
                 )
         return [paths[0] for paths in self.paths]
 
@@ -84,8 +84,7 @@ class Plan:
         """
         missing = [name for name, value in values.items() if value is None]
         if missing:
-            options = ", ".join(f"{name}=… (--{name.replace('_', '-')})" for name in missing)
-            raise InputError(f"{trainer} needs {options}")
+            raise InputError(f"{trainer} needs {', '.join(option(name, ...) for name in missing)}")
 
 
 def plan(
@@ -189,20 +188,42 @@ def _check_named(
     if missing:
         raise InputError(
             f"expected {what} for every source with a ratio; none for {', '.join(missing)}: "
-            f"give {argument}={{{missing[0]!r}: …}}"
+            f"give {option(argument, {missing[0]: ...})}"
         )
 
 
 def _paths(names: Sequence[str], given: Paths) -> tuple[tuple[str, ...], ...]:
     _check_named(names, given, "a path", "paths")
+    unknown = [name for name in given if name not in names]
+    if unknown:
+        raise InputError(
+            f"expected paths of {', '.join(names)}, the sources with a ratio; got one of "
+            f"{', '.join(unknown)}: correct the name, give it a ratio, or leave its path out"
+        )
     found: list[tuple[str, ...]] = []
+    owner: dict[str, str] = {}
     for name in names:
         value = given[name]
         paths = (value,) if isinstance(value, str) else tuple(str(path) for path in value)
         if not paths or not all(path.strip() for path in paths):
             raise InputError(f"expected at least one path for {name}, got {value!r}")
+        for path in paths:
+            _check_path(name, path, owner)
         found.append(paths)
     return tuple(found)
+
+
+def _check_path(name: str, path: str, owner: dict[str, str]) -> None:
+    """Refuse a path that was seen before, and one that no file of the trainer could hold."""
+    if not path.isascii() and any("\ud800" <= letter <= "\udfff" for letter in path):
+        raise InputError(f"expected paths that are UTF-8, got {path!r} for {name}: rename it")
+    same = path.rstrip("/") or path
+    if same in owner:
+        raise InputError(
+            f"expected every path once, or its text counts twice; {path} is given for "
+            f"{owner[same]} and for {name}"
+        )
+    owner[same] = name
 
 
 def _limits(
@@ -215,7 +236,10 @@ def _limits(
 ) -> np.ndarray:
     """The largest share of every source, one training sample below its supply."""
     if supply is None or tokens is None:
-        raise InputError("max_epochs needs supply=… and tokens=…, or an Optimum that has them")
+        raise InputError(
+            f"{option('max_epochs')} needs {option('supply', ...)} and {option('tokens', ...)}, "
+            "or a proposal that has them"
+        )
     # Trainers draw whole samples, so a source may be asked for one more than its share.
     sample = float(sequence_length or 1)
     for k, name in enumerate(names):
@@ -223,7 +247,7 @@ def _limits(
         if epochs > max_epochs * (1 + 1e-9):
             raise InputError(
                 f"{name} would be repeated {epochs:.4g} times at D = {format_count(tokens)} "
-                f"(supply {format_count(supply[k])}), more than max_epochs = {max_epochs:g}; "
-                "lower its ratio or D"
+                f"(supply {format_count(supply[k])}), more than "
+                f"{option('max_epochs', max_epochs)}; lower its ratio or D"
             )
     return np.minimum(1.0, np.maximum(max_epochs * supply - sample, 0.0) / tokens)
