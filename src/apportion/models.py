@@ -30,14 +30,15 @@ NORM_NAMES = ("norm", "final_layernorm", "ln_f", "final_norm", "norm_f")
 def unwrap(model: nn.Module) -> nn.Module:
     """The Hugging Face model inside wrappers (data parallelism, compilation, PEFT)."""
     while True:
-        if hasattr(model, "_orig_mod"):
-            model = model._orig_mod
-        elif hasattr(model, "get_base_model"):
-            model = model.get_base_model()
-        elif isinstance(model, nn.parallel.DistributedDataParallel):
-            model = model.module
-        else:
+        inner: Any = getattr(model, "_orig_mod", None)
+        if inner is None and hasattr(model, "get_base_model"):
+            outer: Any = model
+            inner = outer.get_base_model()
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if inner is None:
             return model
+        model = inner
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
@@ -96,6 +97,12 @@ def final_softcap(model: nn.Module) -> float:
     return float(getattr(text, "final_logit_softcapping", None) or 0.0)
 
 
+def implementation(model: nn.Module) -> str:
+    """The attention that the model was loaded with: "sdpa", "eager", "flash_attention_2", ..."""
+    config: Any = model.config
+    return config._attn_implementation
+
+
 def routes_experts(layer: nn.Module) -> bool:
     """Whether a layer holds a mixture of experts."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -127,7 +134,7 @@ class RoutedAttention:
             make: gets a function from a module to the attention that it would have called, and
                 returns the attention to register.
         """
-        self.original: str = model.config._attn_implementation
+        self.original = implementation(model)
         self.name = PREFIX + self.original
         self._configs = _configs(model, self.original)
         AttentionInterface.register(self.name, make(self._own))

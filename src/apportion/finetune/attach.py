@@ -7,7 +7,7 @@ attention and three hooks, all on the instance, and `detach` puts back what was 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -134,7 +134,7 @@ class Handle:
             self._undo.pop()()
 
     @contextmanager
-    def labels(self, labels: Tensor) -> Iterator[None]:
+    def labels(self, labels: Tensor) -> Generator[None]:
         """Say which rows carry loss, for a loop that computes its own.
 
         Args:
@@ -156,7 +156,7 @@ class Handle:
                 )
         if self.settings.backward != "full" and self.settings.cap < 1:
             for module in modules:
-                attention.check_sparse(self.inner.config._attn_implementation, module)
+                attention.check_sparse(models.implementation(self.inner), module)
 
     def _attach(self) -> None:
         for layer in self._layers:
@@ -199,7 +199,7 @@ class Handle:
         if labels is None:
             self._say("no labels given: every real token counts as carrying loss")
         tokens = describe(
-            tuple(ids.shape[:2]),
+            (ids.shape[0], ids.shape[1]),
             ids.device,
             labels,
             given.get("attention_mask"),
@@ -243,7 +243,9 @@ class Handle:
                 "the decoder is called without the model: every token counts as real, and "
                 "as carrying loss unless labels were given"
             )
-            step = self._begin(describe(tuple(hidden.shape[:2]), hidden.device, self._labels))
+            step = self._begin(
+                describe((hidden.shape[0], hidden.shape[1]), hidden.device, self._labels)
+            )
         return run_layer(layer, step, call, hidden, rest)
 
     def _check_hook(self) -> None:

@@ -17,7 +17,7 @@ so that joining is one concatenation and its gradient a slice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -90,7 +90,7 @@ _local = threading.local()
 
 
 @contextmanager
-def on(route: Route | None) -> Iterator[None]:
+def on(route: Route | None) -> Generator[None]:
     """Put this thread's attention on a route."""
     before = getattr(_local, "route", None)
     _local.route = route

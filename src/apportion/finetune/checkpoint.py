@@ -189,9 +189,13 @@ class Run:
         """Keys and values of some rows: the layer up to its attention."""
         assert self.surroundings is not None
         stop = attention.Stop()
-        with torch.no_grad(), self.surroundings.again(rows, self.step.length), attention.on(stop):
-            with suppress(attention.Stopped):
-                self._call_on(rows)(hidden, *self._positional(rows))
+        with (
+            suppress(attention.Stopped),
+            torch.no_grad(),
+            self.surroundings.again(rows, self.step.length),
+            attention.on(stop),
+        ):
+            self._call_on(rows)(hidden, *self._positional(rows))
         if stop.seen is None:
             raise InputError(
                 f"expected attention of {type(self.layer.module).__name__} to go through the "
@@ -241,7 +245,9 @@ class Checkpoint(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *upstream: Tensor
+    ) -> tuple[Tensor | None, ...]:
         """Gradients; a parameter that the kept rows don't reach gets zeros."""
         kept = ctx.layout.join(ctx.saved_tensors)
         by_hidden, found = ctx.run.backward(kept, upstream[0])

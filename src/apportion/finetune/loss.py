@@ -131,7 +131,9 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *upstream: Tensor
+    ) -> tuple[Tensor | None, ...]:
         rows, by_rows, *by_parameters = ctx.saved_tensors
         by_hidden = None
         if ctx.needs_input_grad[1]:

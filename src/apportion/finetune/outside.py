@@ -61,9 +61,9 @@ class OutsideLoss:
         self._pending = None
         labels, shifted = given.get("labels"), given.get("shift_labels")
         ids = given.get("input_ids")
-        if self.head is None or (labels is None and shifted is None):
-            return
         target = labels if shifted is None else shifted
+        if self.head is None or target is None:
+            return
         if ids is not None and target.shape != ids.shape:
             return  # a classifier's labels
         if given.get("output_router_logits"):

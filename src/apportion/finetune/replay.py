@@ -9,7 +9,7 @@ back from few bits could otherwise choose other experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,7 +39,7 @@ class Surroundings:
     experts: list[Tensor] = field(default_factory=list)
 
     @contextmanager
-    def first(self, routes_experts: bool) -> Iterator[None]:
+    def first(self, routes_experts: bool) -> Generator[None]:
         """Stand here for the first time."""
         states = _random_states(self.device)
         for kind in dict.fromkeys(["cpu", self.device.type]):
@@ -59,7 +59,7 @@ class Surroundings:
     @contextmanager
     def again(
         self, rows: Int[Tensor, "batch rows"] | None = None, length: int | None = None
-    ) -> Iterator[None]:
+    ) -> Generator[None]:
         """Stand here again, on all rows or on some of `length`."""
         with ExitStack() as stack:
             self._enter_autocast(stack)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, TypeVar
 
 from apportion.budget import format_bytes, parse_bytes
 from apportion.errors import InputError
@@ -15,6 +16,12 @@ Backward = Literal["full", "sparse", "auto"]
 Choose = Literal["start", "forward", "backward"]
 Per = Literal["model", "layer"]
 Loss = Literal["chunked", "model"]
+REST: dict[str, Rest] = {"8bit": "8bit", "4bit": "4bit", "drop": "drop"}
+BACKWARD: dict[str, Backward] = {"full": "full", "sparse": "sparse", "auto": "auto"}
+CHOOSE: dict[str, Choose] = {"start": "start", "forward": "forward", "backward": "backward"}
+PER: dict[str, Per] = {"model": "model", "layer": "layer"}
+LOSS: dict[str, Loss] = {"chunked": "chunked", "model": "model"}
+Word = TypeVar("Word")
 
 # Rows that a full backward stores exactly when not told: the sinks, and one in this many.
 ROWS_PER_EXACT = 64
@@ -108,37 +115,34 @@ def check(
     Raises:
         InputError: a value outside its range, or two that exclude each other.
     """
-    for name, value, allowed in (
-        ("rest", rest, get_args(Rest)),
-        ("backward", backward, get_args(Backward)),
-        ("choose", choose, get_args(Choose)),
-        ("per", per, get_args(Per)),
-        ("loss", loss, get_args(Loss)),
-    ):
-        if value not in allowed:
-            raise InputError(
-                f"expected {name} of {', '.join(map(repr, allowed))}; got {name}={value!r}"
-            )
     budget, ratio = _keep(keep)
     if exact is not None:
         _in_unit("exact", exact, "for example exact=0.02, or leave it out")
     published = saliency == "published"
     rule = get_saliency("last-query" if published else saliency)
     settings = Settings(
-        ratio,
-        budget,
-        rule,
-        published,
-        rest,
-        backward,
-        choose,
-        per,
-        loss,
-        exact,
-        seed,  # pyright: ignore[reportArgumentType]
+        keep=ratio,
+        budget=budget,
+        saliency=rule,
+        published=published,
+        rest=_one_of("rest", rest, REST),
+        backward=_one_of("backward", backward, BACKWARD),
+        choose=_one_of("choose", choose, CHOOSE),
+        per=_one_of("per", per, PER),
+        loss=_one_of("loss", loss, LOSS),
+        exact=exact,
+        seed=seed,
     )
     _check_together(settings)
     return settings
+
+
+def _one_of(name: str, value: str, allowed: Mapping[str, Word]) -> Word:
+    if value not in allowed:
+        raise InputError(
+            f"expected {name} of {', '.join(map(repr, allowed))}; got {name}={value!r}"
+        )
+    return allowed[value]
 
 
 def _keep(keep: float | TopP | str) -> tuple[int | None, float | TopP]:
@@ -150,9 +154,9 @@ def _keep(keep: float | TopP | str) -> tuple[int | None, float | TopP]:
     return None, keep
 
 
-def _in_unit(name: str, value: float, example: str) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (number and 0 < value <= 1):
+def _in_unit(name: str, value: object, example: str) -> None:
+    number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
+    if not 0 < number <= 1:
         raise InputError(f"expected {name} in (0, 1], got {value!r}; {example}")
 
 
