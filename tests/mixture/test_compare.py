@@ -340,7 +340,8 @@ def test_the_verdict_says_on_how_much_it_rests() -> None:
         "This rests on the 75 losses that all of these predict, out of 80 held-out losses (40 "
         "runs); each predicts: one 77, two 78." in found.text
     )
-    by_rank = judge(sides, observed, np.zeros(40, dtype=int), rows, rank_only=True)
+    ordered = observed + 0.01 * rows[:, None]
+    by_rank = judge(sides, ordered, np.zeros(40, dtype=int), rows, rank_only=True)
     assert "This rests on the 36 runs that all of these predict" in by_rank.text
     whole = judge([*sides[2:], Candidate("three", False, 3, predicted[2])], observed,
                   np.zeros(40, dtype=int), rows)  # fmt: skip

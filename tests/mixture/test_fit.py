@@ -189,9 +189,9 @@ def test_refusals(fitted: Fit, call, message: str) -> None:
     [
         ([0.5, 0.5], "expected 3 ratios"),
         ([0.5, 0.5, 0.5], "sum of 1.5"),
-        ([1.5, -0.5, 0.0], "ratios >= 0"),
+        ([1.5, -0.5, 0.0], "between 0 and 1, got f0=1.5, f1=-0.5"),
         ({"f0": 0.5, "nowhere": 0.5}, "expected a family out of f0, f1, f2"),
-        ([float("nan"), 0.5, 0.5], "sum to 1"),
+        ([float("nan"), 0.5, 0.5], "got f0=nan"),
     ],
 )
 def test_prediction_refuses_ratios_that_are_none(fitted: Fit, ratios, message: str) -> None:

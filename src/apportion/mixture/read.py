@@ -150,7 +150,8 @@ def _with_sizes(
                 raise InputError(
                     f"{raw.source}: the {layout} layout has no {name}; pass both, the same for all "
                     f"runs of the file, such as {option('params', 1e6)} and "
-                    f"{option('tokens', 1e9)} (the RegMix paper: 1M with 1B, 60M with 1B, 1B with 25B)"
+                    f"{option('tokens', 1e9)} (the RegMix paper: 1M with 1B, 60M with 1B, 1B with "
+                    "25B)"
                 )
             continue
         if name in columns:
