@@ -69,7 +69,7 @@ def fit(
     shown = parameters.astype(object)
     held = parameters["bound"] != ""
     shown.loc[held, "value"] = [f"{number(v)} (bound)" for v in parameters.loc[held, "value"]]
-    shown.loc[~parameters["determined"], ["value", "low", "high"]] = ""
+    shown.loc[~parameters["determined"] & ~held, ["value", "low", "high"]] = ""
     dropped = ["bound"] if bootstrap else ["bound", "low", "high"]
     show.table(shown.drop(columns=dropped), title + ")")
     note(f"note: {UNTESTED}")

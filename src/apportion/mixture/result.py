@@ -277,7 +277,9 @@ def settled(theta: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """Internal coordinates, on a bound exactly where they are within rounding of it, and which."""
     lower, upper = bounds
     free = upper > lower
-    below, above = free & (theta - lower < _ROUNDING), free & (upper - theta < _ROUNDING)
+    # A vanishing amplitude creeps towards its bound and never arrives.
+    reach = np.where(lower <= LOG_ZERO, LOG_ZERO + 5 - lower, _ROUNDING)
+    below, above = free & (theta - lower <= reach), free & (upper - theta < _ROUNDING)
     settled = np.where(below, lower, np.where(above, upper, theta))
     return settled, np.where(below, "lower", np.where(above, "upper", ""))
 
