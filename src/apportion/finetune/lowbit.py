@@ -71,8 +71,8 @@ def pack(x: Float[Tensor, "batch rows width"], bits: int) -> Packed:
     low, high = y.aminmax(dim=-1, keepdim=True)
     levels = 2**bits - 1
     offset = low.to(torch.bfloat16)
-    # The range must reach from the rounded offset to the top.
-    scale = ((high - offset) / levels).to(torch.bfloat16)
+    # The range must reach from the rounded offset to the top; rounding can lift it above.
+    scale = ((high - offset) / levels).clamp(min=0).to(torch.bfloat16)
     step = torch.where(scale > 0, scale, 1).to(torch.float32)
     codes = y.sub_(offset).div_(step).round_().clamp_(0, levels).to(torch.uint8)
     if bits == 4:
