@@ -54,7 +54,7 @@ def test_require_does_not_blame_the_user_for_a_broken_package(tmp_path, monkeypa
     [
         (("max_epochs",), "max_epochs", "--max-epochs"),
         (("bootstrap", 1000), "bootstrap=1000", "--bootstrap 1000"),
-        (("params", 1e6), "params=1e+06", "--params 1e+06"),
+        (("params", 1e6), "params=1e6", "--params 1e6"),
         (("force", True), "force=True", "--force"),
         (("law", "transfer"), 'law="transfer"', "--law transfer"),
         (("tokens", ...), "tokens=…", "--tokens …"),

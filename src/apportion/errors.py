@@ -11,6 +11,7 @@ families and files would be rewritten too.
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -80,7 +81,8 @@ def _in_shell(value: object) -> str:
 def _plain(value: object) -> str:
     if isinstance(value, EllipsisType):
         return "…"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    # 3e9, as one writes it, not 3e+09.
+    return re.sub(r"e\+0*", "e", f"{value:g}") if isinstance(value, float) else str(value)
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -47,7 +47,9 @@ def test_regmix(tmp_path: Path, layout: str, swapped: bool) -> None:
 
 
 def test_regmix_needs_the_sizes_of_its_runs(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"has no params; pass params= and tokens=.*1M with 1B"):
+    with pytest.raises(
+        InputError, match=r"has no params; pass both.* params=1e6 and tokens=1e9 .*1M with 1B"
+    ):
         read_runs(*regmix(tmp_path), tokens=1e9)
     with pytest.raises(InputError, match="has no tokens; pass params= and tokens="):
         read_runs(*regmix(tmp_path), params=1e6)
@@ -86,7 +88,9 @@ def test_regmix_repeated_and_unmatched_runs(tmp_path: Path) -> None:
 
 def test_two_files_are_needed(tmp_path: Path) -> None:
     ratios, _ = regmix(tmp_path)
-    with pytest.raises(InputError, match=r'two files.*got 1: read_runs\("train_mixture_1m\.csv"'):
+    with pytest.raises(
+        InputError, match=r'two files.*such as train_mixture_1m\.csv .*format="regmix"; got 1'
+    ):
         read_runs(ratios, format="regmix", params=1e6, tokens=1e9)
     with pytest.raises(InputError, match="expected one RegMix file with columns index"):
         read_runs(ratios, ratios, format="regmix", params=1e6, tokens=1e9)
