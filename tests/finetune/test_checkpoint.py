@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from finetune.reference import detached
-from finetune.tiny import ARCHITECTURES, MIXTURES, batch, gradients, make
 
 from apportion import finetune as ft
+from finetune.reference import detached
+from finetune.tiny import ARCHITECTURES, MIXTURES, batch, gradients, make
 
 EVERY = [*ARCHITECTURES, *MIXTURES]
 PAIRS = [

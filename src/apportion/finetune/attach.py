@@ -107,7 +107,7 @@ class Handle:
         modules = models.decoder_layers(self.inner)
         self._refuse(modules)
         self._layers = [
-            Layer(module, k, models.routes_experts(module), self.ledger.held)
+            Layer(module, k, models.routes_experts(module), self.ledger.held, self.ledger.computed)
             for k, module in enumerate(modules)
         ]
         self._outside = OutsideLoss(self.inner, settings) if settings.loss == "chunked" else None

@@ -44,12 +44,14 @@ class Layer:
         number: from 0.
         routes_experts: whether it holds a mixture of experts.
         held: told what the layer keeps at every step.
+        computed: told which rows its sparse backward computes.
     """
 
     module: torch.nn.Module
     number: int
     routes_experts: bool
     held: Callable[[int, Kept], None]
+    computed: Callable[[int, Tensor], None]
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters that get a gradient."""
@@ -138,6 +140,7 @@ class Run:
         """Gradients of the hidden states and of the trainable parameters."""
         if self.step.backward == "sparse":
             rows = self.step.kept_for(self.score, upstream)
+            self.layer.computed(self.layer.number, rows)
             if rows.shape[1] < kept.length:
                 return self._sparse(kept, rows, upstream)
         return self._gradients(self.call, kept.rows(), upstream)
