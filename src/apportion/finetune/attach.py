@@ -258,8 +258,9 @@ class Handle:
                 raise InputError(
                     "expected the layers' checkpointing hook as attach left it, got another: "
                     "gradient checkpointing was switched on (or off) afterwards, and would take "
-                    "the place of the sparse backward; pass gradient_checkpointing=False to the "
-                    "training arguments (TRL's SFTConfig turns it on by default)"
+                    "the place of the sparse backward; pass gradient_checkpointing=False "
+                    "(activation_checkpointing=False by its newer name) to the training arguments; "
+                    "TRL's SFTConfig turns it on by default"
                 )
 
     def _say(self, text: str) -> None:

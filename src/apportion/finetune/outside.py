@@ -17,6 +17,8 @@ from apportion.finetune.settings import Settings
 
 # Rows of the check that our logits are the model's.
 CHECKED_ROWS = 4
+# Arguments by which trainers ask their own patch of the forward for a fused loss; ours steps aside.
+FUSED = ("fused_lm_head", "skip_logits")
 
 
 @dataclass
@@ -66,6 +68,8 @@ class OutsideLoss:
             return
         if ids is not None and target.shape != ids.shape:
             return  # a classifier's labels
+        if any(given.get(name) for name in FUSED):
+            return
         if given.get("output_router_logits"):
             raise InputError(
                 "expected output_router_logits=False, got True: the router's auxiliary loss is "
