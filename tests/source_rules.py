@@ -21,7 +21,13 @@ SRC = ROOT / "src"
 MAX_FILE_LINES = 350
 MAX_FUNCTION_LINES = 60
 
-FOUNDATION = {"apportion.budget", "apportion.errors", "apportion.files", "apportion.models"}
+FOUNDATION = {
+    "apportion.budget",
+    "apportion.errors",
+    "apportion.files",
+    "apportion.meter",
+    "apportion.models",
+}
 
 # Packages whose files each hold one method: such a file imports what all of them share, no sibling.
 METHODS = {
@@ -37,6 +43,7 @@ INTERNAL: dict[str, set[str]] = {
     "apportion.errors": set(),
     "apportion.budget": {"apportion.errors"},
     "apportion.files": {"apportion.errors"},
+    "apportion.meter": set(),
     "apportion.models": {"apportion.errors", "apportion.budget", "apportion.files"},
     "apportion.mixture": {"apportion.mixture"} | FOUNDATION,
     "apportion.finetune": {"apportion.finetune"} | FOUNDATION,
@@ -55,6 +62,7 @@ INTERNAL: dict[str, set[str]] = {
 # Third-party modules that may be imported at module level; the longest matching prefix decides.
 AT_TOP: dict[str, set[str]] = {
     "apportion": set(),
+    "apportion.meter": {"torch"},
     "apportion.models": {"torch", "transformers"},
     "apportion.mixture": {"jaxtyping", "numpy", "pandas", "pyarrow", "pydantic", "scipy"},
     "apportion.mixture.laws": {"jaxtyping", "numpy", "scipy"},
@@ -81,6 +89,7 @@ AT_TOP: dict[str, set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "torch": {
         "apportion.budget",
+        "apportion.meter",
         "apportion.models",
         "apportion.mixture.sweep",
         "apportion.finetune",

@@ -3,17 +3,38 @@
 A dispatch mode sees every tensor that an operation makes and keeps a weak reference to its storage;
 what has not been freed is alive. Saved-tensor hooks would miss what an autograd context holds as an
 attribute, and the process's memory counts what allocators keep in hand. Storages that were there
-before (weights, a batch) are not counted.
+before (weights, a batch) are not counted, nor is scratch space that a kernel frees before it
+returns. The sum is kept up to date by the references themselves, which tell when a storage is
+freed, so an operation costs the same however many tensors are alive.
+
+On a GPU the caching allocator counts exactly, kernels' scratch space too: `AllocatedBytes`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import weakref
+from functools import partial
+from typing import Any, Protocol
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+
+class Meter(Protocol):
+    """A context that counts bytes."""
+
+    def bytes(self) -> int:
+        """Bytes alive now."""
+        ...
+
+    def lap(self) -> int:
+        """The largest number of bytes alive since the last call, or since the beginning."""
+        ...
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> Any: ...
 
 
 class LiveStorages(TorchDispatchMode):
@@ -26,7 +47,9 @@ class LiveStorages(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.peak = 0
-        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._now = 0
+        self._lap = 0
+        self._alive: dict[int, weakref.ref[Any]] = {}
 
     def __torch_dispatch__(
         self,
@@ -36,23 +59,79 @@ class LiveStorages(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        given = {_key(x) for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)}
+        given: set[int] | None = None
         for tensor in tree_leaves(out):
-            # A view, or an operation in place, makes no storage.
-            if isinstance(tensor, torch.Tensor) and _key(tensor) not in given:
-                storage = tensor.untyped_storage()
-                self._alive[_key(tensor)] = (StorageWeakRef(storage), storage.nbytes())
-        self.peak = max(self.peak, self.bytes())
+            if not isinstance(tensor, torch.Tensor):
+                continue
+            storage = tensor.untyped_storage()
+            key = _key(storage)
+            if key in self._alive:
+                continue
+            if given is None:
+                # A view of a weight, or an operation on it in place, makes no storage.
+                inputs = tree_leaves((args, kwargs))
+                given = {_key(x.untyped_storage()) for x in inputs if isinstance(x, torch.Tensor)}
+            if key not in given:
+                self._add(key, storage)
+        self.peak = max(self.peak, self._now)
+        self._lap = max(self._lap, self._now)
         return out
 
     def bytes(self) -> int:
         """Bytes alive now."""
-        gone = [key for key, (reference, _) in self._alive.items() if reference.expired()]
-        for key in gone:
+        return self._now
+
+    def lap(self) -> int:
+        """The largest number of bytes alive since the last call, or since the beginning."""
+        highest, self._lap = self._lap, self._now
+        return highest
+
+    def _add(self, key: int, storage: torch.UntypedStorage) -> None:
+        size = storage.nbytes()
+        self._alive[key] = weakref.ref(storage, partial(self._freed, key, size))
+        self._now += size
+
+    def _freed(self, key: int, size: int, reference: weakref.ref[Any]) -> None:
+        # The address may belong to a new storage by now.
+        if self._alive.get(key) is reference:
             del self._alive[key]
-        return sum(size for _, size in self._alive.values())
+        self._now -= size
 
 
+def _key(storage: torch.UntypedStorage) -> int:
+    return storage._cdata  # pyright: ignore[reportPrivateUsage]
 
-def _key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+
+class AllocatedBytes:
+    """The same figures from the allocator of one CUDA device, relative to the beginning."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.peak = 0
+        self._before = 0
+
+    def __enter__(self) -> AllocatedBytes:
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self._before = torch.cuda.memory_allocated(self.device)
+        self.peak = 0
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.lap()
+
+    def bytes(self) -> int:
+        """Bytes allocated now."""
+        return torch.cuda.memory_allocated(self.device) - self._before
+
+    def lap(self) -> int:
+        """The largest number of bytes allocated since the last call, or since the beginning."""
+        highest = torch.cuda.max_memory_allocated(self.device) - self._before
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self.peak = max(self.peak, highest)
+        return highest
+
+
+def meter_of(device: torch.device) -> LiveStorages | AllocatedBytes:
+    """The meter that is exact on a device."""
+    return AllocatedBytes(device) if device.type == "cuda" else LiveStorages()
