@@ -37,6 +37,9 @@ METHODS = {
     "apportion.prefill.scorers": {"base"},
 }
 
+# What a package's base takes from outside of it: plain helpers that know nothing of methods.
+BASE_ALSO = {"apportion.finetune.saliency.base": {"apportion.finetune.rows"}}
+
 # Own modules that a module may import; the longest matching prefix decides.
 INTERNAL: dict[str, set[str]] = {
     "apportion": {"apportion.mixture", "apportion.finetune", "apportion.prefill"},
@@ -186,7 +189,7 @@ def _own_allowed(name: str, target: str) -> bool:
         inner = name.removeprefix(package + ".")
         if _within(name, package) and inner != name:
             common = {f"{package}.{part}" for part in shared}
-            allowed = common | {"apportion.budget", "apportion.errors"}
+            allowed = common | {"apportion.budget", "apportion.errors"} | BASE_ALSO.get(name, set())
             return target in allowed - {name}
     return any(_within(target, prefix) for prefix in _rule(INTERNAL, name))
 

@@ -270,6 +270,15 @@ def test_graph_is_freed_and_says_so():
             loss.backward()
 
 
+def test_a_backward_after_detach_is_refused():
+    model = make("llama")
+    for rest in ("4bit", "drop"):
+        with ft.attach(model, keep=0.4, rest=rest, backward="sparse"):
+            loss = model(**batch()).loss
+        with pytest.raises(InputError, match="move loss.backward"):
+            loss.backward()
+
+
 def test_a_loop_with_its_own_loss_says_the_labels():
     model, inputs = make("llama", torch.float64), batch(answers=5)
     labels = inputs.pop("labels")

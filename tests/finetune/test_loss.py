@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from finetune.tiny import batch, gradients, make
 from torch.nn import functional
 
 from apportion import finetune as ft
 from apportion.errors import InputError
 from apportion.finetune import loss as module
 from apportion.meter import LiveStorages
+from finetune.tiny import batch, gradients, make
 
 
 class Norm(torch.nn.Module):

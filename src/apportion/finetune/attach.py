@@ -22,6 +22,7 @@ from apportion.finetune import attention
 from apportion.finetune.checkpoint import Layer, run_layer
 from apportion.finetune.ledger import Ledger
 from apportion.finetune.outside import OutsideLoss
+from apportion.finetune.published import run_published
 from apportion.finetune.saliency import Saliency
 from apportion.finetune.settings import Settings, TopP, check
 from apportion.finetune.step import Step
@@ -59,7 +60,8 @@ def attach(
             all layers together may store, such as "200MB". At 1 every row is exact, and gradients
             are those of gradient checkpointing, bit for bit.
         saliency: which rows: "attention", "last-query", "update", "value", "norm", "random", or an
-            object of your own class. The first four real tokens of every packed segment and the
+            object of your own class; "published": the whole of SAGE as released, for comparison,
+            with its own forward. The first four real tokens of every packed segment and the
             rows with loss come first, as many as fit.
         rest: what is stored of the other rows: "8bit", "4bit" or "drop" (their keys and values).
         backward: "full" computes all rows, "sparse" the kept ones, "auto" the kept ones where few
@@ -107,7 +109,14 @@ class Handle:
         modules = models.decoder_layers(self.inner)
         self._refuse(modules)
         self._layers = [
-            Layer(module, k, models.routes_experts(module), self.ledger.held, self.ledger.computed)
+            Layer(
+                module,
+                k,
+                models.routes_experts(module),
+                self.ledger.held,
+                self.ledger.computed,
+                self._is_attached,
+            )
             for k, module in enumerate(modules)
         ]
         self._outside = OutsideLoss(self.inner, settings) if settings.loss == "chunked" else None
@@ -132,6 +141,9 @@ class Handle:
         """Give the model back as it was; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
+
+    def _is_attached(self) -> bool:
+        return bool(self._undo)
 
     @contextmanager
     def labels(self, labels: Tensor) -> Generator[None]:
@@ -246,6 +258,10 @@ class Handle:
             step = self._begin(
                 describe((hidden.shape[0], hidden.shape[1]), hidden.device, self._labels)
             )
+        if self.settings.published:
+            output, kept = run_published(layer.number, step, call, hidden, rest)
+            self.ledger.computed(layer.number, kept)
+            return output
         return run_layer(layer, step, call, hidden, rest)
 
     def _check_hook(self) -> None:

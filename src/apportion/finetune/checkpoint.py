@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from torch.autograd.function import once_differentiable
 
 from apportion.errors import InputError
 from apportion.finetune import attention
+from apportion.finetune.calls import Rows
 from apportion.finetune.replay import Surroundings
 from apportion.finetune.rows import others, put, take
 from apportion.finetune.step import Step, view_of
@@ -45,6 +45,7 @@ class Layer:
         routes_experts: whether it holds a mixture of experts.
         held: told what the layer keeps at every step.
         computed: told which rows its sparse backward computes.
+        attached: whether the model still has our attention, which a sparse backward needs.
     """
 
     module: torch.nn.Module
@@ -52,6 +53,7 @@ class Layer:
     routes_experts: bool
     held: Callable[[int, Kept], None]
     computed: Callable[[int, Tensor], None]
+    attached: Callable[[], bool]
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters that get a gradient."""
@@ -61,29 +63,22 @@ class Layer:
 class Run:
     """One call of a layer within a step."""
 
-    def __init__(
-        self, layer: Layer, step: Step, call: Callable[..., Any], rest: Sequence[Any]
-    ) -> None:
+    def __init__(self, layer: Layer, step: Step, rows: Rows) -> None:
         """Remember the call.
 
-        Args:
-            layer: the layer.
-            step: the step that it belongs to.
-            call: takes the hidden states, then `rest`; a `partial` that holds the keywords.
-            rest: positional arguments after the hidden states.
+        Raises:
+            InputError: an argument beside the hidden states has a gradient, which would be lost.
         """
-        keywords = call.keywords if isinstance(call, partial) else {}
-        for name, value in [*keywords.items(), *(("positional", x) for x in rest)]:
-            if isinstance(value, Tensor) and value.requires_grad:
-                raise InputError(
-                    f"expected layers that take a gradient for their hidden states alone; "
-                    f"{type(layer.module).__name__} also gets {name} with a gradient, which "
-                    "would be lost; this model is not supported"
-                )
+        name = rows.gradient_elsewhere()
+        if name is not None:
+            raise InputError(
+                f"expected layers that take a gradient for their hidden states alone; "
+                f"{type(layer.module).__name__} also gets {name} with a gradient, which would be "
+                "lost; this model is not supported"
+            )
         self.layer = layer
         self.step = step
-        self.call = call
-        self.rest = tuple(rest)
+        self.rows = rows
         self.surroundings: Surroundings | None = None
         self.score: Tensor | None = None
 
@@ -98,7 +93,7 @@ class Run:
             stack.enter_context(self.surroundings.first(self.layer.routes_experts))
             if drops or (scores and settings.saliency.attention):
                 stack.enter_context(attention.on(watch))
-            output = self.call(hidden, *self.rest)
+            output = self.rows.whole(hidden)
         if not isinstance(output, Tensor):
             raise InputError(
                 f"expected a decoder layer that returns its hidden states, got "
@@ -142,12 +137,17 @@ class Run:
             rows = self.step.kept_for(self.score, upstream)
             self.layer.computed(self.layer.number, rows)
             if rows.shape[1] < kept.length:
+                if not self.layer.attached():
+                    raise InputError(
+                        "expected the sparse backward to be attached until loss.backward() has "
+                        "run, got a detached model; move loss.backward() before detach(), or "
+                        "inside the with block"
+                    )
                 return self._sparse(kept, rows, upstream)
-        return self._gradients(self.call, kept.rows(), upstream)
+        return self._gradients(kept.rows(), upstream)
 
     def _gradients(
         self,
-        call: Callable[..., Any],
         hidden: Tensor,
         upstream: Tensor,
         rows: Int[Tensor, "batch rows"] | None = None,
@@ -160,7 +160,7 @@ class Run:
             self.surroundings.again(rows, self.step.length),
             attention.on(route),
         ):
-            output = call(hidden, *self._positional(rows))
+            output = self.rows.at(rows)(hidden)
         wanted = [hidden, *self.layer.trainable()]
         by_hidden, *by_parameters = torch.autograd.grad(output, wanted, upstream, allow_unused=True)
         return by_hidden, list(by_parameters)
@@ -176,13 +176,8 @@ class Run:
             hidden = take(everything, rows)
             key, value = self._keys_values(take(everything, rest), rest)
             del everything
-        by_rows, by_parameters = self._gradients(
-            self._call_on(rows),
-            hidden,
-            take(upstream, rows),
-            rows,
-            attention.Join(rows, rest, key, value),
-        )
+        route = attention.Join(rows, rest, key, value)
+        by_rows, by_parameters = self._gradients(hidden, take(upstream, rows), rows, route)
         by_hidden = put(upstream.clone(), rows, by_rows.to(upstream.dtype))
         return by_hidden, by_parameters
 
@@ -198,39 +193,13 @@ class Run:
             self.surroundings.again(rows, self.step.length),
             attention.on(stop),
         ):
-            self._call_on(rows)(hidden, *self._positional(rows))
+            self.rows.at(rows)(hidden)
         if stop.seen is None:
             raise InputError(
                 f"expected attention of {type(self.layer.module).__name__} to go through the "
                 "registry of attention functions; it did not; use backward='full'"
             )
         return stop.seen.key, stop.seen.value
-
-    def _call_on(self, rows: Int[Tensor, "batch rows"]) -> Callable[..., Any]:
-        """The layer's call with what belongs to rows cut to some of them."""
-        if not isinstance(self.call, partial):
-            return self.call
-        keywords = {
-            # Attention cuts the mask itself: it must stay whole for the keys of the other rows.
-            name: value if name == "attention_mask" else self._cut(value, rows)
-            for name, value in self.call.keywords.items()
-        }
-        return partial(self.call.func, *self.call.args, **keywords)
-
-    def _positional(self, rows: Int[Tensor, "batch rows"] | None) -> tuple[Any, ...]:
-        return self.rest if rows is None else tuple(self._cut(x, rows) for x in self.rest)
-
-    def _cut(self, value: Any, rows: Int[Tensor, "batch rows"]) -> Any:
-        """Tensors of (batch or 1, length, ...) at the rows, inside tuples and dicts too."""
-        if isinstance(value, tuple | list):
-            return type(value)(self._cut(x, rows) for x in value)  # pyright: ignore[reportCallIssue]
-        if isinstance(value, dict):
-            return {name: self._cut(x, rows) for name, x in value.items()}
-        batch, length = self.step.tokens.real.shape
-        fits = isinstance(value, Tensor) and value.ndim >= 2
-        if fits and value.shape[1] == length and value.shape[0] in (1, batch):
-            return take(value, rows)
-        return value
 
 
 class Checkpoint(torch.autograd.Function):
@@ -265,7 +234,7 @@ def run_layer(
     layer: Layer, step: Step, call: Callable[..., Any], hidden: Tensor, rest: Sequence[Any]
 ) -> Tensor:
     """A decoder layer's output, with `Checkpoint` as its node."""
-    run = Run(layer, step, call, rest)
+    run = Run(layer, step, Rows(call, tuple(rest), (hidden.shape[0], hidden.shape[1])))
     output = Checkpoint.apply(run, hidden, *layer.trainable())
     assert isinstance(output, Tensor)
     return output
