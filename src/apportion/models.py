@@ -11,17 +11,26 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AttentionInterface
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GgufConfig,
+)
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import logging
 
-from apportion.errors import InputError
+from apportion.errors import InputError, require
 
 PREFIX = "apportion_"
 NORM_NAMES = ("norm", "final_layernorm", "ln_f", "final_norm", "norm_f")
@@ -171,6 +180,104 @@ def has_dense_weights(module: nn.Module) -> bool:
     return type(module) is nn.Linear
 
 
+def row_size(model: nn.Module) -> tuple[int, int]:
+    """Width of the hidden states, and bytes of a number of theirs."""
+    outer: Any = model
+    weight = outer.get_input_embeddings().weight
+    return weight.shape[-1], weight.element_size()
+
+
 def tensor_device(model: nn.Module) -> torch.device:
     """Where the model's first parameter lives."""
     return next(model.parameters()).device
+
+
+def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Any]:
+    """A causal language model and its tokenizer.
+
+    No code that comes with the model is run, and its weights are read from safetensors or GGUF.
+
+    Args:
+        path: a folder as `save_pretrained` writes it, a GGUF file (its weights are dequantised), or
+            a name that transformers finds in its cache.
+        dtype: of the weights.
+
+    Raises:
+        InputError: nothing there, or not such a model.
+    """
+    # In full, since an adapter notes where its model is.
+    name = str(Path(path).resolve() if Path(path).exists() else path)
+    source: dict[str, Any] = {"pretrained_model_name_or_path": name}
+    more: dict[str, Any] = {"use_safetensors": True}
+    if str(path).endswith(".gguf"):
+        require("gguf", "finetune")
+        file = Path(name)
+        source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+        more = {"quantization_config": GgufConfig(dequantize=True)}
+        if not file.is_file():
+            raise InputError(f"expected a GGUF file, there is no {path}")
+    elif Path(path).exists() and not (Path(path) / "config.json").is_file():
+        raise InputError(
+            f"expected a folder with config.json, *.safetensors and a tokenizer, or a .gguf file; "
+            f"got {path}"
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            **source, **more, dtype=dtype, trust_remote_code=False
+        )
+        tokenizer = AutoTokenizer.from_pretrained(**source, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"expected a causal language model of transformers with its tokenizer, got {path}: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
+    return model, tokenizer
+
+
+@contextmanager
+def quietly() -> Generator[None]:
+    """No progress bars of transformers on loading and saving."""
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()
+
+
+def positions(model: nn.Module) -> int | None:
+    """The most tokens that the model's positions reach; None where its config says nothing."""
+    config: Any = getattr(unwrap(model), "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    found = getattr(text, "max_position_embeddings", None)
+    return found if isinstance(found, int) else None
+
+
+def adapted(model: nn.Module, rank: int, alpha: int) -> nn.Module:
+    """The model with trainable low-rank adapters on all its linear layers, the head excepted.
+
+    After LoRA: Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022.
+
+    Raises:
+        MissingExtraError: PEFT is not installed.
+    """
+    peft = require("peft", "finetune")
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    with warnings.catch_warnings():
+        # PEFT asks the model for an attribute by its older name.
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        return peft.get_peft_model(model, config)
+
+
+def save(model: nn.Module, tokenizer: Any, folder: Path) -> None:
+    """Write the model, or its adapter, as transformers (or PEFT) reads it.
+
+    Raises:
+        OSError: it can't be written.
+    """
+    whole: Any = model
+    whole.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

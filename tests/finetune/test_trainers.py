@@ -7,11 +7,11 @@ import warnings
 import pytest
 import torch
 from datasets import Dataset
-from finetune.tiny import VOCABULARY, make
 from transformers import Trainer, TrainingArguments
 
 from apportion import finetune as ft
 from apportion.errors import InputError
+from finetune.tiny import VOCABULARY, make
 
 SAMPLES = 8
 
@@ -67,13 +67,10 @@ def test_trainer_keeps_fewer_rows_than_all(tmp_path):
 
 def test_trainers_own_checkpointing_is_noticed_at_the_first_step(tmp_path):
     model = make("llama")
-    with (
-        ft.attach(model, keep=0.25),
-        pytest.raises(InputError, match="pass gradient_checkpointing=False"),
-        warnings.catch_warnings(),
-    ):
+    with warnings.catch_warnings(), ft.attach(model, keep=0.25):
         warnings.simplefilter("ignore", FutureWarning)
-        train(tmp_path, model, gradient_checkpointing=True)
+        with pytest.raises(InputError, match="pass gradient_checkpointing=False"):
+            train(tmp_path, model, gradient_checkpointing=True)
 
 
 def sft(folder, model, **more):
@@ -97,13 +94,11 @@ def tokenizer():
 
 def test_sft_trainer_with_its_defaults_is_told_what_to_change(tmp_path):
     model = make("llama")
-    with (
-        warnings.catch_warnings(),
-        ft.attach(model, keep=0.25),
-        pytest.raises(InputError, match="TRL's SFTConfig turns it on by default"),
-    ):
+    with warnings.catch_warnings(), ft.attach(model, keep=0.25):
         warnings.simplefilter("ignore")
-        sft(tmp_path, model).train()
+        trainer = sft(tmp_path, model)
+        with pytest.raises(InputError, match="TRL's SFTConfig turns it on by default"):
+            trainer.train()
 
 
 def test_sft_trainer_keeps_fewer_rows_than_all(tmp_path):

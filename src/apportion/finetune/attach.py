@@ -20,6 +20,7 @@ from apportion import models
 from apportion.errors import InputError
 from apportion.finetune import attention
 from apportion.finetune.checkpoint import Layer, run_layer
+from apportion.finetune.fitted import rows_for
 from apportion.finetune.ledger import Ledger
 from apportion.finetune.outside import OutsideLoss
 from apportion.finetune.published import run_published
@@ -166,7 +167,7 @@ class Handle:
                     f"expected a model without the sparse backward, got {type(self.inner).__name__}"
                     ", which has one attached; call its handle's detach() first"
                 )
-        if self.settings.backward != "full" and self.settings.cap < 1:
+        if self.settings.backward != "full" and not self.settings.everything:
             for module in modules:
                 attention.check_sparse(models.implementation(self.inner), module)
 
@@ -226,13 +227,25 @@ class Handle:
 
     def _begin(self, tokens: Any) -> Step:
         share = tokens.loss_share
-        backward = self.settings.backward_for(share)
-        if self.settings.backward == "auto":
+        settings = self._fitted(*tokens.real.shape)
+        backward = settings.backward_for(share)
+        if settings.backward == "auto":
             self._say(f"{share:.0%} of the rows carry loss: {backward} backward")
-        self._step = Step(self.settings, tokens, backward, self._steps, len(self._layers))
+        self._step = Step(settings, tokens, backward, self._steps, len(self._layers))
         self._steps += 1
         self.ledger.begin(self._step)
         return self._step
+
+    def _fitted(self, batch: int, length: int) -> Settings:
+        """The settings, with the rows that a byte budget allows for this batch."""
+        settings = self.settings
+        if settings.budget is None or settings.bits is None:
+            return settings
+        width, element = models.row_size(self.inner)
+        rows = rows_for(
+            settings.budget, length, batch, width, settings.bits, element, len(self._layers)
+        )
+        return settings.with_rows(rows, length)
 
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any

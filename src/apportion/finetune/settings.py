@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
-from apportion.budget import format_bytes, parse_bytes
+from apportion.budget import parse_bytes
 from apportion.errors import InputError
 from apportion.finetune.saliency import Saliency, get_saliency
 from apportion.finetune.tokens import SINKS
@@ -76,13 +76,18 @@ class Settings:
         """The largest keep ratio."""
         return self.keep.cap if isinstance(self.keep, TopP) else self.keep
 
+    @property
+    def everything(self) -> bool:
+        """Whether every row is kept, exactly."""
+        return not isinstance(self.keep, TopP) and self.keep >= 1
+
     def backward_for(self, loss_share: float) -> Literal["full", "sparse"]:
         """Which backward a batch gets.
 
         Args:
             loss_share: its rows with loss, of the real ones.
         """
-        if self.cap >= 1:
+        if self.everything:
             return "full"
         if self.backward != "auto":
             return self.backward
@@ -90,12 +95,19 @@ class Settings:
             return "sparse"
         return "full"
 
+    def with_rows(self, exact: int, length: int) -> Settings:
+        """The settings of a batch whose budget allows so many exact rows."""
+        ratio = exact / length
+        return replace(self, keep=ratio, exact=ratio)
+
     def exact_rows(self, length: int, backward: Literal["full", "sparse"]) -> float:
         """Share of rows stored in the model's dtype."""
-        if self.cap >= 1 or (self.exact is None and backward == "sparse"):
-            return self.cap
+        if self.everything:
+            return 1.0
         if self.exact is not None:
             return self.exact
+        if backward == "sparse" and not isinstance(self.keep, TopP):
+            return self.keep
         return min(1.0, max(SINKS / length, 1 / ROWS_PER_EXACT))
 
 
@@ -163,7 +175,12 @@ def _in_unit(name: str, value: object, example: str) -> None:
 def _check_together(settings: Settings) -> None:
     if settings.published:
         return
-    if settings.rest == "drop" and settings.cap < 1:
+    if settings.rest == "drop" and settings.budget is not None:
+        raise InputError(
+            "expected rest='8bit' or '4bit' with a byte budget, got rest='drop'; give a keep ratio "
+            "such as keep=0.25, or rest='4bit'"
+        )
+    if settings.rest == "drop" and not settings.everything:
         if settings.backward == "full":
             raise InputError(
                 "expected rest='8bit' or '4bit' for a full backward, got rest='drop', which leaves "
@@ -181,11 +198,3 @@ def _check_together(settings: Settings) -> None:
             "of a layer is known only when the layers above are done; add per='layer', or use "
             "choose='forward'"
         )
-
-
-def least_budget_message(asked: int, least: int) -> str:
-    """What is said about a byte budget that nothing fits."""
-    return (
-        f"expected a budget of {format_bytes(least)} at least for this batch (every row in few "
-        f"bits, sinks exact), got {format_bytes(asked)}; raise it, or shorten the batch"
-    )
