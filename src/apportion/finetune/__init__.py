@@ -7,8 +7,26 @@ Fine-tuning of LLMs", ACL 2025.
 from __future__ import annotations
 
 from apportion.finetune.attach import Handle, attach
+from apportion.finetune.callback import Watch, callback
 from apportion.finetune.loss import Head, chunked_loss
+from apportion.finetune.recipe import Recipe
+from apportion.finetune.result import Tuned
 from apportion.finetune.saliency import SALIENCIES, Saliency, View
 from apportion.finetune.settings import TopP
+from apportion.finetune.train import train
 
-__all__ = ["SALIENCIES", "Handle", "Head", "Saliency", "TopP", "View", "attach", "chunked_loss"]
+__all__ = [
+    "SALIENCIES",
+    "Handle",
+    "Head",
+    "Recipe",
+    "Saliency",
+    "TopP",
+    "Tuned",
+    "View",
+    "Watch",
+    "attach",
+    "callback",
+    "chunked_loss",
+    "train",
+]
