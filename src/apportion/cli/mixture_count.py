@@ -42,9 +42,10 @@ def count(
     with show.working("counting"):
         supply = count_text(data, tokenizer, _sizes(bytes_per_token), column)
     table = supply.to_frame()
-    show.table(table, f"Text in {data} ({supply.method})")
     if out is not None:
         supply.save(out)
+    show.table(table, f"Text in {data} ({supply.method})")
+    if out is not None:
         show.wrote(out, "the supply")
     totals = dict(supply) if supply.amounts else {}
     show.result({"method": supply.method, "tokens": totals, "texts": table})

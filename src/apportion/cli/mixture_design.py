@@ -85,10 +85,11 @@ def design(
             lowest=lowest,
             seed=seed,
         )
+    if out is not None:
+        write_text(out, plan.to_csv(index=False, lineterminator="\n"))
     spent = number(float(plan["flops"].to_numpy().sum()))
     show.table(plan, f"{counted(len(plan), 'run')} for {spent} FLOPs", formats={"flops": _short})
     if out is not None:
-        write_text(out, plan.to_csv(index=False, lineterminator="\n"))
         show.wrote(out, "the plan")
     show.result({"plan": plan})
 

@@ -54,6 +54,9 @@ def fit(
     show = Output(json, out)
     with show.progress(f"fitting, {bootstrap} refits" if bootstrap else "fitting") as progress:
         fitted = fit_law(runs, law, bootstrap=bootstrap, seed=seed, level=level, progress=progress)
+    if out is not None:
+        # Before anything is printed: the reader of stdout may have gone.
+        fitted.save(out)
     show.text(runs, fitted.status)
     quality, parameters = fitted.quality(), fitted.parameters
     show.table(
@@ -74,7 +77,6 @@ def fit(
     show.table(shown.drop(columns=dropped), title + ")")
     note(f"note: {UNTESTED}")
     if out is not None:
-        fitted.save(out)
         show.wrote(out, "the fit")
     status = fitted.status
     show.result(

@@ -100,9 +100,10 @@ def optimize(
             temperature=temperature,
             force=force,
         )
-    show.text(best)
     if out is not None:
         write_json(out, best.to_dict())
+    show.text(best)
+    if out is not None:
         show.wrote(out, "the ratios")
     show.result(best.to_dict())
 
