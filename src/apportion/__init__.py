@@ -4,6 +4,7 @@ Capabilities are imported when first used, so that `import apportion` loads neit
 transformers nor scipy:
 
 - `apportion.mixture`: how much of each language goes into pretraining.
+- `apportion.finetune`: which activations are worth keeping while fine-tuning.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_CAPABILITIES = ("mixture",)
+_CAPABILITIES = ("mixture", "finetune")
 
 if TYPE_CHECKING:
+    from apportion import finetune as finetune
     from apportion import mixture as mixture
 
-__all__ = ["__version__", "mixture"]
+__all__ = ["__version__", "finetune", "mixture"]
 
 
 def __getattr__(name: str) -> Any:
