@@ -14,27 +14,11 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-
-
-class Meter(Protocol):
-    """A context that counts bytes."""
-
-    def bytes(self) -> int:
-        """Bytes alive now."""
-        ...
-
-    def lap(self) -> int:
-        """The largest number of bytes alive since the last call, or since the beginning."""
-        ...
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *error: Any) -> Any: ...
 
 
 class LiveStorages(TorchDispatchMode):
@@ -132,6 +116,9 @@ class AllocatedBytes:
         return highest
 
 
-def meter_of(device: torch.device) -> LiveStorages | AllocatedBytes:
+Meter = LiveStorages | AllocatedBytes
+
+
+def meter_of(device: torch.device) -> Meter:
     """The meter that is exact on a device."""
     return AllocatedBytes(device) if device.type == "cuda" else LiveStorages()
