@@ -217,7 +217,8 @@ def _through_linear(
     by_weight = sums.of(linear.weight)
     if by_weight is not None:
         by_weight.addmm_(by_logits.T, h)
-    by_bias = None if linear.bias is None else sums.of(linear.bias)
+    bias: Tensor | None = linear.bias
+    by_bias = None if bias is None else sums.of(bias)
     if by_bias is not None:
         by_bias += by_logits.sum(dim=0)
     return loss, by_logits @ linear.weight.detach()
