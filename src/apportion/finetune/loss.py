@@ -153,8 +153,8 @@ class _Gradients:
         self.hidden = flat.new_empty(rows, flat.shape[-1])
         self.parameters = [torch.zeros_like(p) for p in self.trained]
 
-    def of(self, parameter: Tensor) -> Tensor | None:
-        """The sum of one parameter."""
+    def of(self, parameter: Tensor | None) -> Tensor | None:
+        """The sum of one parameter; None where there is none, or it is frozen."""
         pairs = zip(self.trained, self.parameters, strict=True)
         return next((total for p, total in pairs if p is parameter), None)
 
@@ -217,8 +217,7 @@ def _through_linear(
     by_weight = sums.of(linear.weight)
     if by_weight is not None:
         by_weight.addmm_(by_logits.T, h)
-    bias: Tensor | None = linear.bias
-    by_bias = None if bias is None else sums.of(bias)
+    by_bias = sums.of(linear.bias)
     if by_bias is not None:
         by_bias += by_logits.sum(dim=0)
     return loss, by_logits @ linear.weight.detach()
