@@ -21,6 +21,7 @@ import torch
 from torch import nn
 from transformers import (
     AttentionInterface,
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GgufConfig,
@@ -203,7 +204,7 @@ def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Modul
         dtype: of the weights.
 
     Raises:
-        InputError: nothing there, or not such a model.
+        InputError: nothing there, not such a model, or weights that are not finite.
     """
     # In full, since an adapter notes where its model is.
     name = str(Path(path).resolve() if Path(path).exists() else path)
@@ -231,6 +232,11 @@ def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Modul
             f"expected a causal language model of transformers with its tokenizer, got {path}: "
             f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
         ) from error
+    for parameter_name, parameter in model.named_parameters():
+        if not bool(parameter.isfinite().all()):
+            raise InputError(
+                f"expected finite weights, got NaN or infinity in {parameter_name} of {path}"
+            )
     return model, tokenizer
 
 
@@ -281,3 +287,39 @@ def save(model: nn.Module, tokenizer: Any, folder: Path) -> None:
     whole: Any = model
     whole.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def outline(path: str | Path, dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A causal language model from its config alone, on the meta device: shapes, no weights.
+
+    Args:
+        path: as for `load`, or a config.json alone.
+        dtype: of the weights.
+
+    Raises:
+        InputError: no config there, or not of such a model.
+    """
+    source: dict[str, Any] = {"pretrained_model_name_or_path": str(path)}
+    if str(path).endswith(".gguf"):
+        require("gguf", "finetune")
+        file = Path(path)
+        source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    try:
+        config = AutoConfig.from_pretrained(**source, trust_remote_code=False)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"expected a folder with config.json, a config.json or a .gguf file of a causal "
+            f"language model of transformers, got {path}: "
+            f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        ) from error
+
+
+def fill(model: nn.Module, device: torch.device) -> None:
+    """Give a model on the meta device random weights, as if it were to be pretrained."""
+    whole: Any = model
+    whole.to_empty(device=device)
+    with torch.no_grad():
+        whole.apply(whole._init_weights)
+    whole.tie_weights()

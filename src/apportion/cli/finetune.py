@@ -46,11 +46,13 @@ _Memory = Annotated[
             panel=SAVING),
 ]  # fmt: skip
 _Keep = Annotated[
-    str, _option("Share of rows that a sparse backward computes, in (0, 1], or bytes (200MB).",
-                 panel=SAVING)
+    str | None,
+    _option("Share of rows that a sparse backward computes, in (0, 1], or bytes that all layers "
+            "may store (200MB) [default: 0.25].", panel=SAVING),
 ]  # fmt: skip
 _Rest = Annotated[
-    Literal["8bit", "4bit", "drop"], _option("What is stored of the other rows.", panel=SAVING)
+    Literal["8bit", "4bit", "drop"] | None,
+    _option("What is stored of the other rows [default: 4bit].", panel=SAVING),
 ]
 _Saliency = Annotated[
     str,
@@ -107,8 +109,8 @@ def finetune(
     data: _Data,
     out: _Out,
     memory: _Memory = None,
-    keep: _Keep = "0.25",
-    rest: _Rest = "4bit",
+    keep: _Keep = None,
+    rest: _Rest = None,
     saliency: _Saliency = "attention",
     backward: _Backward = "auto",
     loss: _Loss = "chunked",
@@ -135,6 +137,8 @@ def finetune(
 
     if full and lora is not None:
         raise InputError("expected --lora R or --full, got both; leave one out")
+    if memory is not None and (keep is not None or rest is not None):
+        raise InputError("expected --memory, which chooses --keep and --rest, or these; not both")
     with brought_by("finetune"):
         from apportion.finetune import Recipe, train
     show = Output(json)
@@ -142,7 +146,7 @@ def finetune(
         lora=None if full else lora or 16, epochs=epochs, steps=steps, batch=batch,
         accumulate=accumulate, length=length, truncate=truncate, learning_rate=learning_rate,
         seed=seed, dtype=dtype, save_every=save_every, eval_every=eval_every,
-        cosine_every=cosine_every, memory=memory, keep=_ratio_or_bytes(keep), rest=rest,
+        cosine_every=cosine_every, memory=memory, keep=_ratio_or_bytes(keep), rest=rest or "4bit",
         saliency=saliency, backward=backward, loss=loss,
     )  # fmt: skip
     try:
@@ -155,7 +159,9 @@ def finetune(
     show.result(tuned.to_dict())
 
 
-def _ratio_or_bytes(text: str) -> float | str:
+def _ratio_or_bytes(text: str | None) -> float | str:
+    if text is None:
+        return 0.25
     try:
         return float(text)
     except ValueError:

@@ -86,6 +86,7 @@ class Watch(TrainerCallback):
         self._progress = progress
         self._undo: list[Callable[[], None]] = []
         self._calls: list[Call] = []
+        self._given: dict[str, Any] = {}
         self._batch = self._step = 0
         self._wanted = self._busy = False
         self._began = 0.0
@@ -155,16 +156,19 @@ class Watch(TrainerCallback):
             self._progress(state.global_step, state.max_steps, {**logs, "tokens_per_second": speed})
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._wanted and not self._busy and module.training and torch.is_grad_enabled():
-            given = models.arguments_of(module, args, kwargs)
-            self._calls.append(Call(given, random_states()))
+        if self._busy or not (module.training and torch.is_grad_enabled()):
+            return
+        # As the caller gave them: the hooks of `attach` take the labels away.
+        self._given = models.arguments_of(module, args, kwargs)
+        if self._wanted:
+            self._calls.append(Call(self._given, random_states()))
 
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> None:
         if self._busy or not (module.training and torch.is_grad_enabled()):
             return
-        given = models.arguments_of(module, args, kwargs)
+        given, self._given = self._given, {}
         self._batch += 1
         self._count(given)
         loss = output[0] if isinstance(output, tuple) else getattr(output, "loss", None)
@@ -214,6 +218,8 @@ class Watch(TrainerCallback):
                 bad.append(row)
         start = f"expected a finite loss, got {loss} at step {self._step}, batch {self._batch - 1}"
         if len(bad) == count and not all(bool(p.isfinite().all()) for p in model.parameters()):
+            if self._step == 0:
+                return f"{start}: the weights are not finite as they were loaded"
             return (
                 f"{start}: the weights themselves are not finite after step {self._step - 1}; "
                 f"lower {option('learning_rate')}"
@@ -242,6 +248,7 @@ def training_arguments(**given: Any) -> TrainingArguments:
         remove_unused_columns=False,
         label_names=["labels"],
         prediction_loss_only=True,
+        use_cpu=not (torch.cuda.is_available() or torch.backends.mps.is_available()),
         dataloader_pin_memory=torch.cuda.is_available(),
         weight_decay=0.0,
         **given,

@@ -201,6 +201,7 @@ def _text(record: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def _ids(tokenizer: Any, text: str, special: bool) -> list[int]:
+    text.encode()  # half a surrogate pair is found here
     return list(tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
 

@@ -31,9 +31,22 @@ def peak_bytes(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    if _STATUS.exists():
-        found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), flags=re.MULTILINE)
-        if found is not None:
-            return int(found[1]) * 1024
+    found = _status("VmHWM")
+    if found is not None:
+        return found
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def held_bytes(device: torch.device) -> int:
+    """Bytes in use now, counted as `peak_bytes` counts them; 0 where the system doesn't say."""
+    if device.type == "cuda":
+        return int(torch.cuda.memory_allocated(device))
+    return _status("VmRSS") or 0
+
+
+def _status(name: str) -> int | None:
+    if not _STATUS.exists():
+        return None
+    found = re.search(rf"^{name}:\s+(\d+) kB$", _STATUS.read_text(), flags=re.MULTILINE)
+    return None if found is None else int(found[1]) * 1024

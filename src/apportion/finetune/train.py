@@ -12,6 +12,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ from apportion.finetune.batches import Collate, Run, digest, order, place_of
 from apportion.finetune.callback import FineTuner, Watch, callback, training_arguments
 from apportion.finetune.checkpoints import checkpoints, could_not_write, staged, unwritten
 from apportion.finetune.encode import Samples, dropped_note, read_samples
+from apportion.finetune.peak import held_bytes
+from apportion.finetune.plan import plan
 from apportion.finetune.recipe import LORA_ALPHA_PER_RANK, WARMUP, Recipe
 from apportion.finetune.result import Tuned
 
@@ -86,15 +89,14 @@ def _train(
     known = _known(folder, run.identity)
     if known.get("finished"):
         return Tuned.from_dict(read_json(folder / RESULT)["result"])
-    tuner = _tuner(run, folder)
     resumed = checkpoints(folder)[-1] if checkpoints(folder) else None
+    chosen: dict[str, Any] = known or {"run": run.identity, **_settings(run)}
+    tuner = _tuner(run, folder, chosen["checkpointing"])
     if not known:
-        known = {"run": run.identity, **_settings(run)}
-        known["eval_before"] = _evaluated(tuner)
+        known = {**chosen, "eval_before": _evaluated(tuner)}
         write_json(folder / RUN, known)
     watch = _run(tuner, run, known["settings"], resumed, progress)
-    after = _evaluated(tuner)
-    result = _result(run, tuner, watch, known, after, resumed, folder)
+    result = _result(run, tuner, watch, known, resumed, folder)
     try:
         with staged(folder) as work:
             models.save(run.model, run.tokenizer, work)
@@ -117,6 +119,7 @@ class _Prepared:
     held_out: Samples | None
     recipe: Recipe
     identity: dict[str, Any]
+    before: int
 
 
 def _check_folder(folder: Path, fresh: bool) -> None:
@@ -145,6 +148,7 @@ def _prepare(
     dtype = recipe.compute_dtype()
     # Weights that are trained stay in float32 under autocast; frozen ones need not.
     frozen = dtype if recipe.lora is not None else torch.float32
+    before = held_bytes(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     model, tokenizer = models.load(source, frozen)
     recipe = recipe.within(models.positions(model))
     read = partial(
@@ -163,7 +167,7 @@ def _prepare(
         **recipe.identity(),
         "dtype": str(dtype).removeprefix("torch."),
     }
-    return _Prepared(model, tokenizer, samples, held_out, recipe, identity)
+    return _Prepared(model, tokenizer, samples, held_out, recipe, identity, before)
 
 
 def _known(folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
@@ -188,28 +192,24 @@ def _settings(run: _Prepared) -> dict[str, Any]:
     """Keyword arguments of `attach`, from the recipe or from a plan for its memory."""
     recipe = run.recipe
     if recipe.memory is None:
-        return {"settings": recipe.settings, "predicted": None}
-    from apportion.finetune.plan import plan
-
-    longest = max(len(sample.ids) for sample in run.samples.kept)
-    found = plan(
-        run.model,
-        batch=recipe.batch,
-        length=longest,
-        memory=recipe.memory,
-        loss_share=run.samples.loss_share,
-    )
-    settings = {**recipe.settings, **found.best.settings}
-    return {"settings": settings, "predicted": _predicted(found.best)}
-
-
-def _predicted(best: Any) -> dict[str, Any]:
-    """What a plan's option says about itself, as far as it is plain numbers."""
-    names = ("peak_bytes", "stored_bytes", "seconds")
-    return {n: getattr(best, n) for n in names if isinstance(getattr(best, n, None), int | float)}
+        return {"settings": recipe.settings, "checkpointing": False, "predicted": None}
+    dtype = recipe.compute_dtype()
+    kind = models.tensor_device(run.model).type
+    with torch.autocast(kind, dtype=dtype, enabled=dtype != torch.float32):
+        found = plan(
+            run.model,
+            batch=recipe.batch,
+            length=max(len(sample.ids) for sample in run.samples.kept),
+            memory=recipe.memory,
+            loss_share=run.samples.loss_share,
+        ).best
+    settings = None if found.settings is None else {**recipe.settings, **found.settings}
+    names = ("name", "peak_bytes", "stored_bytes", "seconds", "cosine")
+    predicted = {name: getattr(found, name) for name in names}
+    return {"settings": settings, "checkpointing": found.checkpointing, "predicted": predicted}
 
 
-def _tuner(run: _Prepared, folder: Path) -> FineTuner:
+def _tuner(run: _Prepared, folder: Path, checkpointing: bool) -> FineTuner:
     recipe, kept = run.recipe, run.samples.kept
     items = recipe.items(len(kept))
     indices = order([len(s.ids) for s in kept], items, recipe.batch, recipe.seed)
@@ -228,6 +228,7 @@ def _tuner(run: _Prepared, folder: Path) -> FineTuner:
         warmup_steps=math.ceil(WARMUP * steps),
         seed=recipe.seed,
         bf16=autocast,
+        activation_checkpointing=checkpointing,
         logging_steps=logging,
         save_steps=recipe.save_every,
         eval_strategy="no" if not (run.held_out and recipe.eval_every) else "steps",
@@ -248,15 +249,16 @@ def _tuner(run: _Prepared, folder: Path) -> FineTuner:
 def _run(
     tuner: FineTuner,
     run: _Prepared,
-    settings: dict[str, Any],
+    settings: dict[str, Any] | None,
     resumed: Path | None,
     progress: Progress | None,
 ) -> Watch:
-    """Train with ours attached."""
-    with attach(run.model, **settings) as handle:
+    """Train with ours attached, unless the plan found that there is room for more."""
+    ours = nullcontext() if settings is None else attach(run.model, **settings)
+    with ours as handle:
         watch = callback(
             handle,
-            cosine_every=run.recipe.cosine_every,
+            cosine_every=0 if handle is None else run.recipe.cosine_every,
             name=lambda ids: place_of(run.samples.kept, ids),
             progress=progress,
         )
@@ -277,13 +279,13 @@ def _result(
     tuner: FineTuner,
     watch: Watch,
     known: dict[str, Any],
-    after: float | None,
     resumed: Path | None,
     folder: Path,
 ) -> Tuned:
-    history, figures = tuner.state.log_history, watch.figures
+    history, figures = list(tuner.state.log_history), watch.figures
     losses = [(int(x["step"]), float(x["loss"])) for x in history if "loss" in x]
     evals = [(int(x["step"]), float(x["eval_loss"])) for x in history if "eval_loss" in x]
+    done = [loss for step, loss in evals if step == tuner.state.global_step]
     return Tuned(
         out=str(folder),
         steps=tuner.state.global_step,
@@ -292,16 +294,19 @@ def _result(
         final_loss=losses[-1][1] if losses else None,
         losses=losses,
         eval_before=known["eval_before"],
-        eval_after=after,
-        evals=evals if run.recipe.eval_every else [],
+        eval_after=done[-1] if done else _evaluated(tuner),
+        evals=evals,
         tokens_per_second=figures.tokens / max(figures.seconds, 1e-9),
+        seconds_per_step=figures.seconds / max(figures.steps, 1),
         peak_bytes=figures.peak_bytes,
+        before_bytes=run.before,
         stored_bytes=figures.stored_bytes,
         checkpoint_bytes=figures.checkpoint_bytes,
         kept_share=figures.kept_share,
         backward=dict(figures.backward),
         cosines=figures.cosines,
         settings=known["settings"],
+        checkpointing=known["checkpointing"],
         predicted=known.get("predicted"),
         resumed_from=None if resumed is None else int(resumed.name.split("-")[1]),
         dropped=run.samples.dropped,
