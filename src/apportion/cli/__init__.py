@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from apportion.cli import finetune, mixture
+from apportion.cli import finetune, mixture, plan
 from apportion.cli.output import STOPPED, note, stopped
 from apportion.errors import InputError, InputWarning, command_line
 
@@ -41,6 +41,7 @@ app.add_typer(mixture.app, name="mixture")
 # \b keeps the help from filling the lines up.
 _epilog = "\b\nExamples:\n" + "\n".join(f"  $ {line}" for line in finetune.EXAMPLES)
 app.command("finetune", epilog=_epilog)(finetune.finetune)
+app.add_typer(plan.app, name="plan")
 
 
 def _version(wanted: bool) -> bool:

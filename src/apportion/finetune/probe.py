@@ -150,29 +150,34 @@ def excerpt_for(model: nn.Module, kind: Kind, kinds: Sequence[Kind]) -> Excerpt:
 
 
 @contextmanager
-def only(model: nn.Module, sequence: Excerpt) -> Generator[None]:
+def only(model: nn.Module, excerpt: Excerpt) -> Generator[None]:
     """The model with a few layers in place of all of them."""
-    decoder = models.decoder_of(model)
-    whole = models.decoder_layers(model)
-    name = next(
-        name
-        for name, module in decoder.named_modules()
-        if isinstance(module, nn.ModuleList) and [*module] == whole
-    )
-    outer, _, last = name.rpartition(".")
-    parent = decoder.get_submodule(outer)
-    container = getattr(parent, last)
+    parent, name = container_of(model)
+    container = getattr(parent, name)
     with ExitStack() as stack:
-        for config in _configs(model, decoder):
-            stack.enter_context(_shortened(config, len(whole), sequence.sources))
-        setattr(parent, last, nn.ModuleList(sequence.layers))
+        for config in configs_of(model, models.decoder_of(model)):
+            stack.enter_context(_shortened(config, len(container), excerpt.sources))
+        setattr(parent, name, nn.ModuleList(excerpt.layers))
         try:
             yield
         finally:
-            setattr(parent, last, container)
+            setattr(parent, name, container)
 
 
-def _configs(*modules: nn.Module) -> list[Any]:
+def container_of(model: nn.Module) -> tuple[nn.Module, str]:
+    """The module that holds the list of decoder layers, and its name there."""
+    decoder, layers = models.decoder_of(model), models.decoder_layers(model)
+    path = next(
+        name
+        for name, module in decoder.named_modules()
+        if isinstance(module, nn.ModuleList) and [*module] == layers
+    )
+    outer, _, name = path.rpartition(".")
+    return decoder.get_submodule(outer), name
+
+
+def configs_of(*modules: nn.Module) -> list[Any]:
+    """The text configs of some modules, each once."""
     found: dict[int, Any] = {}
     for module in modules:
         config: Any = getattr(module, "config", None)
@@ -182,17 +187,23 @@ def _configs(*modules: nn.Module) -> list[Any]:
     return list(found.values())
 
 
+def lists_of(config: Any, layers: int) -> dict[str, Any]:
+    """What a config lists for every layer."""
+    return {
+        name: value
+        for name, value in vars(config).items()
+        if isinstance(value, list | tuple) and len(value) == layers
+    }
+
+
 @contextmanager
 def _shortened(config: Any, layers: int, sources: Sequence[int]) -> Generator[None]:
-    """A config whose lists of one entry a layer are those of the layers that are left."""
-    old: dict[str, Any] = {}
-    for name, value in list(vars(config).items()):
-        if isinstance(value, list | tuple) and len(value) == layers:
-            old[name] = value
+    """A config that begins with the layers that are left."""
+    old = lists_of(config, layers)
     count = getattr(config, "num_hidden_layers", _MISSING)
     try:
         for name, value in old.items():
-            # What is left stays behind: a mask is made for every kind of attention that is listed.
+            # All entries stay behind: a mask is made for every kind of attention that is listed.
             setattr(config, name, type(value)([*(value[k] for k in sources), *value]))
         if count is not _MISSING:
             config.num_hidden_layers = len(sources)
