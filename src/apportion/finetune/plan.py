@@ -37,7 +37,7 @@ class Option:
         settings: keyword arguments of `attach`; None: without it.
         checkpointing: transformers' gradient checkpointing is on (`gradient_checkpointing=True`).
         cosine: expected, of its gradient to the exact one; see `source`.
-        source: where that number is from; measure your own with `report.fidelity`.
+        source: where that number is from; measure your own with `fidelity`.
         peak_bytes: weights, optimizer states and the highest point of a step.
         peak_at: that point.
         bytes: what is alive there, by item; sums to `peak_bytes`.

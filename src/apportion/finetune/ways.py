@@ -53,7 +53,7 @@ WAYS = (
         sparse=True,
     ),
 )
-"""Expected cosines are those of one model and its data; `report.fidelity` measures yours."""
+"""Expected cosines are those of one model and its data; `fidelity` measures yours."""
 
 
 def ways_for(loss_share: float) -> tuple[Way, ...]:
