@@ -44,8 +44,9 @@ def callback(
     """A callback for transformers' Trainer and TRL's.
 
     Its logs are `peak_bytes`, `kept_share`, `stored_bytes`, and at every `cosine_every`-th step
-    `gradient_cosine`; they stand in the Trainer's `log_history` beside the loss. A loss that is not
-    finite stops the training with step, batch and sample.
+    `gradient_cosine`; they stand in the Trainer's `log_history` beside the loss, and are printed
+    when it is given as `Trainer(callbacks=[...])`. A loss that is not finite stops the training
+    with step, batch and sample.
 
     Args:
         handle: what `attach` returned; None: only memory and the loss are watched.

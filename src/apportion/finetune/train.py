@@ -86,7 +86,7 @@ def _train(
 ) -> Tuned:
     torch.manual_seed(recipe.seed)
     run = _prepare(model, data, evaluate, recipe)
-    known = _known(folder, run.identity)
+    known: dict[str, Any] = _known(folder, run.identity)
     if known.get("finished"):
         return Tuned.from_dict(read_json(folder / RESULT)["result"])
     resumed = checkpoints(folder)[-1] if checkpoints(folder) else None
