@@ -196,7 +196,8 @@ def tensor_device(model: nn.Module) -> torch.device:
 def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Any]:
     """A causal language model and its tokenizer.
 
-    No code that comes with the model is run, and its weights are read from safetensors or GGUF.
+    No code that comes with the model is run, its weights are read from safetensors or GGUF, and
+    nothing is downloaded.
 
     Args:
         path: a folder as `save_pretrained` writes it, a GGUF file (its weights are dequantised), or
@@ -208,12 +209,12 @@ def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Modul
     """
     # In full, since an adapter notes where its model is.
     name = str(Path(path).resolve() if Path(path).exists() else path)
-    source: dict[str, Any] = {"pretrained_model_name_or_path": name}
+    source: dict[str, Any] = {"pretrained_model_name_or_path": name, "local_files_only": True}
     more: dict[str, Any] = {"use_safetensors": True}
     if str(path).endswith(".gguf"):
         require("gguf", "finetune")
         file = Path(name)
-        source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+        source |= {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
         more = {"quantization_config": GgufConfig(dequantize=True)}
         if not file.is_file():
             raise InputError(f"expected a GGUF file, there is no {path}")
