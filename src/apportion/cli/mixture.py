@@ -16,6 +16,7 @@ from apportion.cli import (
     mixture_report,
     mixture_sweep,
 )
+from apportion.cli.overwrite import guarded
 
 app = typer.Typer(
     name="mixture",
@@ -41,4 +42,4 @@ COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
 for _name, (_function, _examples) in COMMANDS.items():
     # \b keeps the help from filling the lines up.
     _epilog = "\b\nExamples:\n" + "\n".join(f"  $ {line}" for line in _examples)
-    app.command(_name, epilog=_epilog)(_function)
+    app.command(_name, epilog=_epilog)(guarded(_name, _function))
