@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from apportion import models
 from apportion.errors import InputError
 from apportion.finetune import attention
+from apportion.finetune.calls import uncompiled
 from apportion.finetune.checkpoint import Layer, run_layer
 from apportion.finetune.fitted import rows_for
 from apportion.finetune.ledger import Ledger
@@ -162,7 +163,8 @@ class Handle:
     def _refuse(self, modules: list[nn.Module]) -> None:
         for module in modules:
             function = getattr(module, "_gradient_checkpointing_func", None)
-            if isinstance(getattr(function, "func", None), type(self._run)):
+            owner = getattr(getattr(function, "func", None), "__self__", None)
+            if isinstance(owner, Handle):
                 raise InputError(
                     f"expected a model without the sparse backward, got {type(self.inner).__name__}"
                     ", which has one attached; call its handle's detach() first"
@@ -195,6 +197,7 @@ class Handle:
         setattr(module, name, value)
         self._undo.append(undo)
 
+    @uncompiled
     def _before(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -247,6 +250,7 @@ class Handle:
         )
         return settings.with_rows(rows, length)
 
+    @uncompiled
     def _after(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
@@ -258,6 +262,7 @@ class Handle:
             return self._outside.finish(output)
         return output
 
+    @uncompiled
     def _run(self, layer: Layer, call: Callable[..., Any], hidden: Tensor, *rest: Any) -> Any:
         """What a decoder layer calls instead of checkpointing."""
         if not torch.is_grad_enabled():

@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from apportion.finetune.rows import take
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def uncompiled(function: Function) -> Function:
+    """A function that compilers leave out: the rest of the model is compiled around it."""
+    left_out: Any = torch.compiler.disable(function)
+    return left_out
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from apportion import models
 from apportion.errors import InputError
+from apportion.finetune.calls import uncompiled
 from apportion.finetune.loss import Head, chunked_loss
 from apportion.finetune.settings import Settings
 
@@ -105,6 +106,7 @@ class OutsideLoss:
         output["loss"] = loss
         return output
 
+    @uncompiled
     def _before_norm(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         if self._pending is None or self._pending.hidden is not None:
             return None
@@ -112,6 +114,7 @@ class OutsideLoss:
         # The model's own norm and head then see one row.
         return (args[0][:, -1:].detach(), *args[1:])
 
+    @uncompiled
     def _after_decoder(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self._pending is not None:
             self._note(output[0])
