@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from apportion.errors import InputError
+from apportion.mixture.compare import compare
 from apportion.mixture.diagnose import Diagnosis, diagnose
 from apportion.mixture.diagnosis.crosseffect import cross_effects
 from apportion.mixture.diagnosis.exponents import unusable_runs
@@ -95,6 +98,25 @@ def test_the_same_seed_twice_is_no_repeat():
     runs = table(grid(ONE_SIZE, squares(), seeds=1), own_power())
     double = runs.take([*range(len(runs)), 0, 1])
     assert seed_noise(double) is None
+
+
+def test_repeats_that_agree_to_the_last_digit_measure_no_noise():
+    runs = table(grid(SIZES, squares(), seeds=2), own_power(), noise=0.0)
+    assert seed_noise(runs) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = diagnose(runs)
+    assert set(found.hypothesis["noise_source"]) == {"residuals"}
+
+
+def test_losses_that_never_vary_are_refused_by_every_verb_that_fits():
+    runs = table(grid(SIZES, squares(), seeds=1), own_power())
+    losses = runs.losses.copy()
+    losses[:, 1] = 3.25
+    flat = replace(runs, losses=losses)
+    for verb in (diagnose, fit, compare):
+        with pytest.raises(InputError, match=r"one loss in all \d+ for f1 \(3\.25 for f1\)"):
+            verb(flat)
 
 
 def test_cells_need_two_mixtures_at_one_own_ratio():

@@ -25,6 +25,7 @@ from apportion.mixture.comparison.verdict import Candidate, Verdict, judge
 from apportion.mixture.fit import fit
 from apportion.mixture.laws import LAWS, get_law
 from apportion.mixture.laws.base import Law
+from apportion.mixture.read import require_varied
 from apportion.mixture.runs import RunTable
 
 # The mean over targets, and the mean loss, in the column `target` of the table.
@@ -127,12 +128,14 @@ def compare(
         seed: of random divisions, and of the intervals in the verdict.
 
     Raises:
-        InputError: unknown law; a holdout that is not understood or leaves nothing; test runs of
-            other families or targets, or that are among the fitted ones.
+        InputError: no law, an unknown one, or one twice; a holdout that is not understood or leaves
+            nothing; test runs of other families or targets, or that are among the fitted ones; a
+            family with one loss in all runs.
     """
     if seed < 0:
         raise InputError(f"expected a seed from 0 up, got {seed}")
-    chosen = [get_law(law) for law in (list(LAWS) if laws is None else laws)]
+    require_varied(runs)
+    chosen = _chosen(laws)
     divisions, what = divide(runs, holdout, test, seed)
     held = [after for _, after in divisions]
     observed = np.concatenate([table.losses for table in held])
@@ -160,6 +163,21 @@ def compare(
         fitted=float(np.mean([len(before) for before, _ in divisions])),
         held_out=len(names),
     )
+
+
+def _chosen(laws: Sequence[str | Law] | None) -> list[Law]:
+    """The laws to compare, each once."""
+    if laws is not None and (isinstance(laws, str | Law) or not laws):
+        raise InputError(
+            f'expected a list of laws, such as ["family", "transfer"], got {laws!r}; leave it out '
+            "for all laws"
+        )
+    chosen = [get_law(law) for law in (list(LAWS) if laws is None else laws)]
+    names = [law.name for law in chosen]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InputError(f"expected every law once, got {', '.join(twice)} more than once")
+    return chosen
 
 
 def _groups(held: Sequence[RunTable]) -> tuple[np.ndarray, np.ndarray]:

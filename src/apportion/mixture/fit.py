@@ -12,7 +12,7 @@ from apportion.mixture.identify import status_of
 from apportion.mixture.interval import bootstrap_weights
 from apportion.mixture.laws import get_law
 from apportion.mixture.laws.base import Conditions, Law, SeparableLaw
-from apportion.mixture.read import require_rows
+from apportion.mixture.read import require_rows, require_varied
 from apportion.mixture.result import Fit, Status
 from apportion.mixture.runs import RunTable
 from apportion.mixture.solver import HUBER_DELTA, Minima, Problems, minimise
@@ -53,8 +53,8 @@ def fit(
         progress: called during the bootstrap with the share of the refits that are done.
 
     Raises:
-        InputError: unknown law, fewer usable runs than parameters, or runs over several (N, D) for
-            a law that has no term for them.
+        InputError: unknown law, fewer usable runs than parameters, a family with one loss in all
+            runs, or runs over several (N, D) for a law that has no term for them.
     """
     law = get_law(law)
     _check_request(law, runs, bootstrap, seed, level)
@@ -69,6 +69,7 @@ def fit(
                 "law that allows a ratio of 0 (transfer, additive)"
             )
     require_rows(runs, count, law.name)
+    require_varied(runs)
     log_loss = np.log(runs.losses.T)
     at = stack(views)
     starts = [

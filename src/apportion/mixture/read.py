@@ -300,6 +300,23 @@ def write_runs(table: RunTable, path: str | Path) -> None:
         raise InputError(f"expected a path ending in .csv or .parquet, got {path}")
 
 
+def require_varied(table: RunTable) -> None:
+    """Refuse losses that are one number in all runs: no law can be told from any other on them.
+
+    Raises:
+        InputError: a family has the same loss in every one of several runs.
+    """
+    spread = np.ptp(table.losses, axis=0) / table.losses.max(axis=0)
+    same = [target for target, value in zip(table.targets, spread, strict=True) if value < 1e-9]
+    if same and len(table) > 1:
+        value = float(table.losses[0, table.targets.index(same[0])])
+        raise InputError(
+            f"expected losses that differ between runs, got one loss in all {len(table)} for "
+            f"{', '.join(same)} ({value:g} for {same[0]}): there is nothing to fit; correct the "
+            "column, or leave that family's loss out"
+        )
+
+
 def require_rows(table: RunTable, count: int, law_name: str) -> None:
     """Refuse a table with fewer runs than a law has parameters.
 

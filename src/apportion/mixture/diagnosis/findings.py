@@ -118,16 +118,16 @@ def _noise_line(frame: pd.DataFrame) -> str:
     first = _rows(frame)[0]
     if not np.isfinite(frame["noise"].to_numpy(dtype=float)).any():
         return (
-            "no run was repeated with another seed, and these runs leave nothing else to judge the "
-            "seed noise by; repeat a few with another seed"
+            "no run was repeated with another seed (to another loss), and these runs leave nothing "
+            "else to judge the seed noise by; repeat a few with another seed"
         )
     values = ", ".join(f"{row['family']} {row['noise']:.2%}" for row in _rows(frame))
     if first["noise_source"] == "repeats":
         count = int(first["noise_freedom"])
         return f"seed noise of one run, from {count} repeated run{'s' * (count != 1)}: {values}"
     return (
-        "no run was repeated with another seed, so the seed noise is not known; in its place stand "
-        f"the residuals of law and cross-effects, an upper bound: {values}"
+        "no run was repeated with another seed (to another loss), so the seed noise is not known; "
+        f"in its place stand the residuals of law and cross-effects, an upper bound: {values}"
     )
 
 

@@ -20,6 +20,8 @@ from apportion.mixture.runs import RunTable
 # Own ratios that differ by less than this (relative) belong to one cell; what the difference
 # itself does to the loss is taken out by the fitted law.
 TOLERANCE = 0.02
+# Relative differences that are rounding only.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,21 @@ def repeat_groups(runs: RunTable) -> Int[np.ndarray, " runs"]:
 
 
 def seed_noise(runs: RunTable) -> Noise | None:
-    """Noise from repeated runs, or None where no run was repeated."""
+    """Noise from repeated runs; None where no run was repeated, or where repeats agree exactly.
+
+    Training twice does not give one loss to the last digit: such rows are copies or rounded.
+    """
     groups = repeat_groups(runs)
     freedom = len(runs) - len(np.unique(groups))
     if freedom == 0:
         return None
     logs = np.log(runs.losses)
     squares = ((logs - means(logs, groups)) ** 2).sum(axis=0)
+    sd = np.sqrt(squares / freedom)
+    if (sd < _ROUNDING).any():
+        return None
     count = len(runs.targets)
-    return Noise(np.sqrt(squares / freedom), np.full(count, freedom, dtype=np.int64), "repeats")
+    return Noise(sd, np.full(count, freedom, dtype=np.int64), "repeats")
 
 
 def means(values: np.ndarray, groups: np.ndarray) -> np.ndarray:
@@ -122,7 +130,8 @@ def within_cell_spread(
             rows.append((target, 0, 0, np.nan, np.nan, noise.sd[k], np.nan, np.nan))
             continue
         spread, widest, ratio, freedom = _cells(residuals[kept, k], cells[kept], groups[kept])
-        ratio = ratio / float(noise.sd[k])
+        # A noise of exactly zero (losses rounded alike, or made up) is nothing to compare with.
+        ratio = ratio / float(noise.sd[k]) if noise.sd[k] > 0 else np.nan
         p = np.nan
         if noise.source == "repeats":
             p = float(fisher.sf(ratio**2, freedom, noise.freedom[k]))
