@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from apportion.finetune.attach import Handle, attach
 from apportion.finetune.callback import Watch, callback
+from apportion.finetune.fidelity import Fidelity, fidelity
 from apportion.finetune.loss import Head, chunked_loss
+from apportion.finetune.plan import Plan, plan
 from apportion.finetune.recipe import Recipe
+from apportion.finetune.report import Report
 from apportion.finetune.result import Tuned
 from apportion.finetune.saliency import SALIENCIES, Saliency, View
 from apportion.finetune.settings import TopP
@@ -17,9 +20,12 @@ from apportion.finetune.train import train
 
 __all__ = [
     "SALIENCIES",
+    "Fidelity",
     "Handle",
     "Head",
+    "Plan",
     "Recipe",
+    "Report",
     "Saliency",
     "TopP",
     "Tuned",
@@ -28,5 +34,7 @@ __all__ = [
     "attach",
     "callback",
     "chunked_loss",
+    "fidelity",
+    "plan",
     "train",
 ]
