@@ -114,7 +114,8 @@ def read_json(path: str | Path) -> Any:
     source = Path(path)
     try:
         return json.loads(
-            source.read_text(encoding="utf-8"),
+            # utf-8-sig: some editors put a byte order mark before the text.
+            source.read_text(encoding="utf-8-sig"),
             parse_constant=_refuse_constant,
             parse_float=_finite,
         )

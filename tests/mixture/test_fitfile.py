@@ -98,6 +98,24 @@ def edit(key: str, value: Any) -> Callable[[dict[str, Any]], None]:
         (edit("runs.unique_tokens.0", 0.0), r"field runs\.unique_tokens\.0"),
         (edit("runs.bytes_per_token.0.0", -2.5), r"field runs\.bytes_per_token\.0\.0"),
         (edit("runs.extra.part", ["a"]), r"field runs\.extra\.part: expected 30 values, got 1"),
+        *(
+            (edit(key, value), "field sha256: .*changed after it was saved")
+            for key, value in (
+                ("apportion", "9.9.9"),
+                ("format", True),
+                ("level", 0.5),
+                ("seed", 7),
+                ("samples", None),
+                ("runs.bytes_per_token.0.0", 3.0),
+                ("runs.unique_tokens.1", 1e9),
+                ("runs.extra.part.3", "b"),
+                ("status.text", "family: converged"),
+                ("status.ok", "yes"),
+                ("status.notes", []),
+                ("sha256", "0" * 64),
+            )
+        ),
+        (lambda content: content.pop("sha256"), "field sha256: .*earlier version"),
         (lambda content: content.pop("samples"), "field samples"),
         (lambda content: content.pop("law"), "this JSON is something else"),
     ],
@@ -113,6 +131,15 @@ def test_other_versions_and_edits_are_refused(
     with pytest.raises(InputError, match=message) as caught:
         load(path)
     assert str(path) in str(caught.value)
+
+
+def test_the_layout_of_the_file_is_free(fitted: Fit, tmp_path: Path) -> None:
+    path = tmp_path / "fit.json"
+    fitted.save(path)
+    content = json.loads(path.read_text())
+    turned = dict(reversed(content.items()))
+    path.write_text("\ufeff" + json.dumps(turned), encoding="utf-8")  # as some editors save it
+    np.testing.assert_array_equal(load(path).theta, fitted.theta)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe{}", b"[1, 2]", b'{"format": NaN}'])

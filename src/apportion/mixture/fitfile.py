@@ -1,14 +1,16 @@
 """A fit as one JSON file: the law, the parameters, the bootstrap and the runs they came from.
 
 Loading checks every field by itself (`_File`), then against the others (their lengths, names and
-bounds), and then that the parameters still reach the stored objective on the stored runs: a file
-edited by hand is noticed, not trusted.
+bounds), then that the parameters still reach the stored objective on the stored runs, and last the
+checksum of all of it: a file edited by hand is noticed, not trusted.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -70,6 +72,7 @@ class _File(_Strict):
     samples: Annotated[list[Matrix], Field(min_length=1)] | None
     status: _Status
     runs: _Runs
+    sha256: str = ""
 
 
 def save_fit(fit: Fit, path: str | Path) -> None:
@@ -120,15 +123,16 @@ def save_fit(fit: Fit, path: str | Path) -> None:
             extra=extra,
         ),
     )
-    write_json(path, content.model_dump())
+    fields = content.model_dump()
+    write_json(path, fields | {"sha256": _checksum(fields)})
 
 
 def load(path: str | Path) -> Fit:
     """Read a fit that `Fit.save` wrote.
 
     Raises:
-        InputError: not such a file, another format, a wrong field (named), or parameters that do
-            not belong to the stored runs.
+        InputError: not such a file, another format, a wrong field (named), parameters that do
+            not belong to the stored runs, or anything changed since the file was saved.
     """
     from apportion.mixture.result import Fit, Status
 
@@ -171,7 +175,21 @@ def load(path: str | Path) -> Fit:
     status = Status(stated.ok, stated.text, tuple(stated.notes), tuple(stated.undetermined))
     fit = Fit(law, runs, theta, objective, used, samples, status, content.level, content.seed)
     _check_belongs(path, fit)
+    if content.sha256 != _checksum(raw):
+        _refuse(
+            path,
+            "sha256",
+            "the checksum is not that of the other fields, so the file was changed after it was "
+            "saved (or an earlier version saved it, without one)",
+        )
     return fit
+
+
+def _checksum(fields: dict[str, Any]) -> str:
+    """SHA-256 of all fields but the checksum, independent of their order and of white space."""
+    rest = {name: value for name, value in fields.items() if name != "sha256"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _refuse(path: str | Path, field: str, what: str) -> NoReturn:
