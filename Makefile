@@ -25,7 +25,7 @@ demo: $(STAMP) ## fit real runs, print the sampling ratios, write the report pag
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) lint types docs chromium ## lint, types, docs, then every test
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 fuzz: $(STAMP) ## the long counts (FUZZ_MINUTES=10 limits the time, default 50)
 	APPORTION_FUZZ=$${APPORTION_FUZZ:-10000} $(BIN)/python -m pytest -m fuzz

@@ -25,6 +25,7 @@ from apportion.finetune.fitted import rows_for
 from apportion.finetune.ledger import Ledger
 from apportion.finetune.outside import OutsideLoss
 from apportion.finetune.published import run_published
+from apportion.finetune.report import Report, report_of
 from apportion.finetune.saliency import Saliency
 from apportion.finetune.settings import Settings, TopP, check
 from apportion.finetune.step import Step
@@ -96,6 +97,7 @@ class Handle:
     Attributes:
         settings: as checked.
         ledger: what was stored and kept at the last step.
+        steps: batches seen; seeds the rules that draw, so a resumed run sets it.
     """
 
     def __init__(self, model: nn.Module, settings: Settings) -> None:
@@ -105,7 +107,7 @@ class Handle:
         self.ledger = Ledger()
         self._undo: list[Callable[[], None]] = []
         self._step: Step | None = None
-        self._steps = 0
+        self.steps = 0
         self._labels: Tensor | None = None
         self._said: set[str] = set()
         modules = models.decoder_layers(self.inner)
@@ -143,6 +145,14 @@ class Handle:
         """Give the model back as it was; a second call does nothing."""
         while self._undo:
             self._undo.pop()()
+
+    def report(self) -> Report:
+        """What the last step stored and kept, layer by layer.
+
+        Raises:
+            InputError: there has been no step.
+        """
+        return report_of(self.ledger, self.settings)
 
     def _is_attached(self) -> bool:
         return bool(self._undo)
@@ -234,8 +244,8 @@ class Handle:
         backward = settings.backward_for(share)
         if settings.backward == "auto":
             self._say(f"{share:.0%} of the rows carry loss: {backward} backward")
-        self._step = Step(settings, tokens, backward, self._steps, len(self._layers))
-        self._steps += 1
+        self._step = Step(settings, tokens, backward, self.steps, len(self._layers))
+        self.steps += 1
         self.ledger.begin(self._step)
         return self._step
 

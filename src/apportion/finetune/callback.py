@@ -22,7 +22,7 @@ from apportion import models
 from apportion.errors import InputError, option
 from apportion.finetune.attach import Handle
 from apportion.finetune.checkpoints import could_not_write, rotate, staged, unwritten
-from apportion.finetune.fidelity import Call, cosine_to_exact, random_states, set_steps
+from apportion.finetune.fidelity import Call, cosine_to_exact, random_states
 from apportion.finetune.figures import Figures
 from apportion.finetune.outside import OutsideLoss
 from apportion.finetune.peak import peak_bytes, reset_peak
@@ -99,7 +99,7 @@ class Watch(TrainerCallback):
         self._device = models.tensor_device(model)
         reset_peak(self._device)
         if self._handle is not None:
-            set_steps(self._handle, state.global_step * args.gradient_accumulation_steps)
+            self._handle.steps = state.global_step * args.gradient_accumulation_steps
         before = model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True)
         after = model.register_forward_hook(self._after, with_kwargs=True)
         self._undo = [before.remove, after.remove]

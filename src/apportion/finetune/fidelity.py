@@ -30,23 +30,13 @@ class Call:
 @contextmanager
 def exactly(handle: Handle) -> Generator[None]:
     """Gradients inside are those of gradient checkpointing; the handle is unchanged afterwards."""
-    settings, steps = handle.settings, steps_of(handle)
+    settings, steps = handle.settings, handle.steps
     handle.settings = replace(settings, keep=1.0, budget=None, published=False)
     try:
         yield
     finally:
         handle.settings = settings
-        set_steps(handle, steps)
-
-
-def steps_of(handle: Handle) -> int:
-    """Batches that the handle has seen; seeds the rules that draw."""
-    return handle._steps  # pyright: ignore[reportPrivateUsage]
-
-
-def set_steps(handle: Handle, steps: int) -> None:
-    """Go on counting from there, for a run that is resumed."""
-    handle._steps = steps  # pyright: ignore[reportPrivateUsage]
+        handle.steps = steps
 
 
 def random_states() -> list[Tensor]:
@@ -128,7 +118,7 @@ def fidelity(
             "exact; call model.train() first"
         )
     trained = [p for p in model.parameters() if p.requires_grad]
-    held, now, steps = [p.grad for p in trained], random_states(), steps_of(handle)
+    held, now, steps = [p.grad for p in trained], random_states(), handle.steps
     try:
         with exactly(handle):
             exact = _gradients(model, trained, inputs, loss)
@@ -139,7 +129,7 @@ def fidelity(
         for parameter, gradient in zip(trained, held, strict=True):
             parameter.grad = gradient
         set_random_states(now)
-        set_steps(handle, steps)
+        handle.steps = steps
     lengths = [_norm(found), _norm(exact)]
     return Fidelity(_cosine(found, exact), lengths[0] / max(lengths[1], 1e-300))
 
