@@ -138,6 +138,11 @@ def test_ratios(apportion, here, ratios, said):
         (["optimize", "fit.json", *SIZE, "--floor", "romance=.7,slavic=.7"], "1.4"),
         (["optimize", "fit.json", *SIZE, "--max-epochs", "4"], "--supply"),
         (["optimize", "fit.json", *SIZE, "--beside", "romance=1"], "NAME:RATIOS"),
+        (["optimize", "fit.json", *SIZE, "--beside", ":romance=1"], "NAME:RATIOS"),
+        (["optimize", "fit.json", *SIZE, "--beside", "a:romance=1", "--beside", "a:slavic=1"],
+         "'a' is given twice"),
+        *((["optimize", "fit.json", *SIZE, "--beside", f"{name}:romance=1"], f"got {name}")
+          for name in ("proposed", "uniform", "unconstrained")),
         (["optimize", "fit.json", *SIZE, "--max-epochs", "1", "--supply",
           "romance=1M,germanic=1M,slavic=1M"], "largest feasible D is 3M"),
         (["fit", "runs.csv", "--vocabulary", "1000"], "--width"),

@@ -554,6 +554,8 @@ def test_objectives_that_make_no_sense(objective, message):
         ({"caps": {"f0": 0.0}}, "counts the loss of f0, which is infinite at ratio 0"),
         ({"mixtures": {"ours": {"f0": 0.5}}}, "sum of 0.5"),
         ({"mixtures": {"ours": [0.7, 0.7, -0.4]}}, "between 0 and 1, got f2=-0.4"),
+        ({"mixtures": {"proposed": [0.2, 0.3, 0.5]}}, "expected other names .*got proposed"),
+        ({"mixtures": {"uniform": [0.2, 0.3, 0.5]}}, "expected other names .*got uniform"),
         ({"temperature": -1.0, "sizes": {"f0": 1, "f1": 1, "f2": 1}}, "alpha >= 0"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -96,7 +97,7 @@ def optimize(
             max_epochs=max_epochs,
             repetition=repetition,
             sizes=sizes,
-            mixtures=dict(_named(text) for text in beside or ()),
+            mixtures=_named(beside or ()),
             temperature=temperature,
             force=force,
         )
@@ -113,10 +114,15 @@ def _shares(given: list[str] | None, option: str) -> dict[str, float]:
     return shares(",".join(f"{name}={value}" for name, value in found.items()) or None, option)
 
 
-def _named(text: str) -> tuple[str, dict[str, float]]:
+def _named(given: Sequence[str]) -> dict[str, dict[str, float]]:
     from apportion.errors import InputError
 
-    name, colon, ratios = text.partition(":")
-    if not colon:
-        raise InputError(f"expected --beside NAME:RATIOS such as ours:a=.3,b=.7; got {text!r}")
-    return name, shares(ratios)
+    found: dict[str, dict[str, float]] = {}
+    for text in given:
+        name, colon, ratios = (part.strip() for part in text.partition(":"))
+        if not (colon and name):
+            raise InputError(f"expected --beside NAME:RATIOS such as ours:a=.3,b=.7; got {text!r}")
+        if name in found:
+            raise InputError(f"expected every name once in --beside; {name!r} is given twice")
+        found[name] = shares(ratios)
+    return found

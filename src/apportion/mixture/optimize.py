@@ -72,7 +72,7 @@ def optimize(
             besides, the hard limit of `max_epochs`.
         sizes: tokens per family for the proportional, temperature and UniMax mixtures; the supply
             when absent.
-        mixtures: further mixtures to compare with, by name.
+        mixtures: further mixtures to compare with, by name (none of the names in the table).
         temperature: exponent of the temperature mixture.
         refits: bootstrap samples that are optimised again for the interval of the ratios, under
             laws without a closed form; the others use every sample.
@@ -104,7 +104,7 @@ def optimize(
     base = amounts if sizes is None else fit.amounts(parse_supply(sizes))
     epochs = UNIMAX_EPOCHS if max_epochs is None else max_epochs
     named |= baselines(fit.families, base, size[1], alpha=temperature, epochs=epochs)
-    named |= {name: fit.shares(given) for name, given in (mixtures or {}).items()}
+    named |= _further(fit, mixtures or {}, {*named, UNCONSTRAINED})
     comparison = compare_mixtures(fit, goal, asked.model, asked.samples, room, named)
     return Optimum(
         ratios=_by_family(fit, ratios),
@@ -161,6 +161,17 @@ def _discounted(fit: Fit, repetition: bool, amounts: np.ndarray | None) -> Fit:
         return fit
     # Sound where the runs repeated nothing: there the wrapped law and the plain one agree.
     return replace(fit, law=with_repetition(fit.law))
+
+
+def _further(fit: Fit, given: Mapping[str, Ratios], taken: set[str]) -> dict[str, np.ndarray]:
+    """The user's mixtures to compare with, under names of their own."""
+    clash = [name for name in given if name in taken]
+    if clash:
+        raise InputError(
+            f"expected other names for the mixtures to compare with than {', '.join(sorted(taken))}"
+            f", which stand in the table already; got {', '.join(clash)}"
+        )
+    return {name: fit.shares(ratios) for name, ratios in given.items()}
 
 
 def _binds(room: Box) -> bool:
