@@ -26,6 +26,8 @@ _BYTE_SUFFIXES = {
 }
 MOST_PARAMS, MOST_TOKENS = 1e15, 1e18
 """Far above any model or training set there is: a larger number is a slip of the unit."""
+FEWEST_TOKENS = 0.1
+"""Training tokens a parameter: with fewer a run table is refused as a slip of the unit."""
 
 # A comma or underscore separates thousands only: half of Europe reads "1,5B" as 1.5e9.
 _AMOUNT = re.compile(

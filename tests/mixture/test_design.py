@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -138,6 +140,33 @@ def test_one_family():
     assert (plan["ratio_only"] == 1).all()
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, []),
+        ({"max_runs": 5}, ["5 runs for a law of 6 parameters per family: the fit is refused"]),
+        ({"max_runs": 6}, ["6 runs for a law of 6 parameters .* nothing is left to judge"]),
+        ({"sizes": [5e4]}, ["all runs have one N"]),
+        ({"sizes": [5e4], "tokens": [4e5]}, ["one N", "one D"]),
+        ({"families": ["only"]}, ["there is one family"]),
+    ],
+)
+def test_a_plan_that_will_not_do_says_so(options: dict, said: list[str]):
+    given = {"flops": BUDGET, "sizes": SIZES, "tokens": TOKENS, "families": NAMES} | options
+    notes = design(given.pop("flops"), given.pop("sizes"), given.pop("tokens"), **given).attrs[
+        "notes"
+    ]
+    assert len(notes) == len(said)
+    assert all(re.search(each, note) for each, note in zip(said, notes, strict=True))
+
+
+def test_existing_runs_make_up_what_the_plan_lacks():
+    runs, _ = synthetic_runs(runs=10, families=3, seed=0, params=(5e4,), tokens=(4e5, 8e5))
+    (note,) = design(BUDGET, [5e4], TOKENS, existing=runs, max_runs=3).attrs["notes"]
+    assert "all runs with the 10 runs that exist have one N" in note
+    assert design(BUDGET, [2e5], TOKENS, existing=runs, max_runs=3).attrs["notes"] == []
+
+
 def test_candidates_are_mixtures():
     for families in (2, 3, 5, 7):
         rows = candidate_mixtures(families)
@@ -154,9 +183,18 @@ def test_candidates_are_mixtures():
         ({"tokens": [-1.0]}, "above 0"),
         ({"mixtures": np.array([[0.5, 0.4, 0.0]])}, "sum to 1"),
         ({"mixtures": np.array([[0.5, 0.5]])}, "3 ratios each"),
-        ({"lowest": 0.4}, "below 1/3"),
-        ({"max_runs": 0}, "max_runs"),
-        ({"seed": -1}, "a seed from 0 up"),
+        ({"lowest": 0.4}, "above 0 and below 1/3"),
+        ({"lowest": 0.0}, r"above 0 and below 1/3 .* lowest=0\.03; got 0"),
+        ({"lowest": 0.0, "families": ("a",)}, r"for 1 family"),
+        ({"families": ("a", "", "b")}, "a name for every family, got a, nothing, b"),
+        ({"families": ("a", " ")}, "a name for every family"),
+        ({"tokens": [1.0]}, r"a tenth as many tokens as parameters .* from 80000 up"),
+        ({"tokens": [1e6, 7e4]}, r"70000 tokens beside 800000 parameters"),
+        ({"max_runs": 0}, "max_runs of at least 1, got 0"),
+        ({"repeats": -2}, "repeats of at least 1, got -2"),
+        ({"noise": 0.0}, r"noise, .* above 0 such as noise=0\.01; got 0"),
+        ({"noise": np.inf}, "got inf"),
+        ({"seed": -1}, "seed of at least 0, got -1"),
         ({"sizes": [1e16]}, r"sizes up to 1e\+15 parameters"),
         ({"tokens": [1e19]}, r"1e\+18 tokens, got up to .* 1e\+19"),
     ],
@@ -165,6 +203,16 @@ def test_bad_requests(options: dict, message: str):
     given = {"flops": BUDGET, "sizes": SIZES, "tokens": TOKENS, "families": NAMES} | options
     with pytest.raises(InputError, match=message):
         design(given.pop("flops"), given.pop("sizes"), given.pop("tokens"), **given)
+
+
+def test_a_choice_that_is_given_twice_counts_once():
+    mixtures = np.array([[0.2, 0.3, 0.5], [0.5, 0.3, 0.2]])
+    plans = [
+        design(1e15, [5e4] * k, [4e5, 8e5] * k, families=NAMES, mixtures=np.tile(mixtures, (k, 1)))
+        for k in (1, 3)
+    ]
+    pd.testing.assert_frame_equal(*plans)
+    assert len(plans[0]) == 2 * 2 * 2  # budgets, mixtures, repeats
 
 
 def test_a_family_named_twice_is_refused():

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from apportion.cli.extras import brought_by
-from apportion.cli.output import Output, number
+from apportion.cli.output import Output, note, number
 from apportion.cli.reading import Json
 
 DESIGN_EXAMPLES = (
@@ -89,9 +89,11 @@ def design(
         write_text(out, plan.to_csv(index=False, lineterminator="\n"))
     spent = number(float(plan["flops"].to_numpy().sum()))
     show.table(plan, f"{counted(len(plan), 'run')} for {spent} FLOPs", formats={"flops": _short})
+    for remark in plan.attrs["notes"]:
+        note(f"note: {remark}")
     if out is not None:
         show.wrote(out, "the plan")
-    show.result({"plan": plan})
+    show.result({"plan": plan, "notes": plan.attrs["notes"]})
 
 
 def _short(value: float) -> str:

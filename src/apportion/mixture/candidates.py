@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 
-from apportion.budget import MOST_PARAMS, MOST_TOKENS
+from apportion.budget import FEWEST_TOKENS, MOST_PARAMS, MOST_TOKENS
 from apportion.errors import InputError, option
 from apportion.mixture.laws.base import grid_points
 
@@ -69,7 +70,9 @@ def default_mixtures(families: int, lowest: float, seed: int) -> np.ndarray:
     """`candidate_mixtures`, the least ratio checked."""
     if not 0 < lowest * families < 1:
         raise InputError(
-            f"expected a least ratio below 1/{families} for {families} families, got {lowest:g}"
+            f"expected {option('lowest')} above 0 and below 1/{families} (for {families} "
+            f"{'family' if families == 1 else 'families'}), such as "
+            f"{option('lowest', 0.03 if families < 30 else 0.3 / families)}; got {lowest:g}"
         )
     return candidate_mixtures(families, lowest, seed)
 
@@ -84,14 +87,17 @@ def make_pool(
     """All candidates, checked.
 
     Raises:
-        InputError: no families, no size, malformed mixtures, or a budget below the cheapest run.
+        InputError: no families, no size, malformed mixtures, tokens below a tenth of the
+            parameters, or a budget below the cheapest run.
     """
     if not families or mixtures is None:
         raise InputError(
             f"expected {option('families')}, such as romance and slavic, or {option('fit')} with "
             "a pilot fit"
         )
-    values = list(sizes.values()) if isinstance(sizes, Mapping) else list(sizes)
+    # What is named twice would be two candidates, and `repeats` would count each by itself.
+    values = list(sizes.values()) if isinstance(sizes, Mapping) else list(dict.fromkeys(sizes))
+    tokens = list(dict.fromkeys(tokens))
     amounts = np.array([*values, *tokens], dtype=float)
     if not values or not len(tokens) or not np.isfinite(amounts).all() or (amounts <= 0).any():
         raise InputError("expected at least one size and one number of tokens, all above 0")
@@ -99,6 +105,12 @@ def make_pool(
         raise InputError(
             f"expected sizes up to {MOST_PARAMS:g} parameters and {MOST_TOKENS:g} tokens, got up "
             f"to {max(values):g} and {max(tokens):g}"
+        )
+    if min(tokens) < FEWEST_TOKENS * max(values):
+        raise InputError(
+            f"expected at least a tenth as many tokens as parameters in every run, got "
+            f"{min(tokens):g} tokens beside {max(values):g} parameters; no run table may have such "
+            f"runs: give {option('tokens')} from {math.ceil(FEWEST_TOKENS * max(values))} up"
         )
     ratios = np.asarray(mixtures, dtype=float)
     if ratios.ndim != 2 or ratios.shape[1] != len(families) or not len(ratios):
@@ -109,6 +121,7 @@ def make_pool(
     if (ratios < 0).any() or not np.allclose(ratios.sum(axis=1), 1, atol=1e-3):
         raise InputError("expected candidate mixtures with ratios >= 0 that sum to 1")
     ratios = ratios / ratios.sum(axis=1, keepdims=True)
+    ratios = ratios[np.sort(np.unique(ratios, axis=0, return_index=True)[1])]
     index = grid_points(range(len(values)), map(float, tokens), range(len(ratios)))
     which = index[:, 0].astype(int)
     cheapest = training_flops(min(values), min(tokens))

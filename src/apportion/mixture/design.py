@@ -14,6 +14,7 @@ too, so that `diagnose` can test hypothesis 1, and a repeated candidate gets ano
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from apportion.budget import counted
 from apportion.errors import InputError, option
 from apportion.mixture.candidates import Pool, candidate_mixtures, default_mixtures, make_pool
 from apportion.mixture.laws import get_law
@@ -75,20 +77,23 @@ def design(
 
     Returns:
         Columns `run`, `shape` (where named), `params`, `tokens`, `seed`, `ratio_<family>`…,
-        `flops`; cheapest runs first.
+        `flops`; cheapest runs first. `attrs["notes"]` says what they would not do for a fit.
 
     Raises:
-        InputError: no families, a budget below the cheapest run, or malformed candidates.
+        InputError: no families or a nameless one, a budget below the cheapest run, or malformed
+            candidates.
     """
-    if (max_runs is not None and max_runs < 1) or repeats < 1 or not noise > 0 or seed < 0:
-        raise InputError(
-            f"expected {option('max_runs')} and repeats of at least 1, a noise above 0 and a seed "
-            "from 0 up"
-        )
+    _check_limits(max_runs, repeats, noise, seed)
     pilot = fit.runs if fit is not None else None
     existing = pilot if existing is None else existing
     named = families if families is not None else (() if existing is None else existing.families)
     names = tuple(named)
+    if not all(name.strip() for name in names):
+        given = ", ".join(name.strip() or "nothing" for name in names)
+        raise InputError(
+            f"expected a name for every family, got {given}; give {option('families')} such as "
+            "romance,germanic,slavic"
+        )
     if mixtures is None and names:
         mixtures = default_mixtures(len(names), lowest, seed)
     pool = make_pool(flops, sizes, tokens, names, mixtures)
@@ -107,7 +112,50 @@ def design(
     limit = _Limit(flops, max_runs or 10**9, repeats)
     found = [_exchange(view, pool, limit, _greedy(view, pool, limit, each)) for each in (1.0, 0.0)]
     counts = max(found, key=view.score)
-    return _table(pool, counts, names, existing, seed)
+    plan = _table(pool, counts, names, existing, seed)
+    plan.attrs["notes"] = _notes(plan, law, names, existing)
+    return plan
+
+
+def _check_limits(max_runs: int | None, repeats: int, noise: float, seed: int) -> None:
+    for name, value, least in (
+        ("max_runs", max_runs, 1),
+        ("repeats", repeats, 1),
+        ("seed", seed, 0),
+    ):
+        if value is not None and value < least:
+            raise InputError(f"expected {option(name)} of at least {least}, got {value}")
+    if not (math.isfinite(noise) and noise > 0):
+        raise InputError(
+            f"expected {option('noise')}, the standard deviation of a log loss, above 0 such as "
+            f"{option('noise', 0.01)}; got {noise:g}"
+        )
+
+
+def _notes(
+    plan: pd.DataFrame, law: Law, families: tuple[str, ...], existing: RunTable | None
+) -> list[str]:
+    """Why the runs, with those that exist, would not do for a fit."""
+    known = 0 if existing is None else len(existing)
+    total, count = known + len(plan), len(law.parameters(len(families)))
+    with_old = f" with the {counted(known, 'run')} that exist" if known else ""
+    notes: list[str] = []
+    if total <= count:
+        what = "the fit is refused" if total < count else "nothing is left to judge the fit by"
+        notes.append(
+            f"{counted(len(plan), 'run')}{with_old} for a law of {count} parameters per family: "
+            f"{what}; allow more FLOPs or runs, or cheaper ones"
+        )
+    for name, label in (("params", "N"), ("tokens", "D")):
+        values = {*plan[name], *(() if existing is None else getattr(existing, name))}
+        if name in law.needs and len(values) == 1:
+            notes.append(
+                f"all runs{with_old} have one {label}: nothing will follow for another {label}; "
+                f"allow a second and third {label}"
+            )
+    if len(families) == 1:
+        notes.append("there is one family: there are no ratios to choose, and gamma stays open")
+    return notes
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,11 @@ def test_one_family_is_no_mixture() -> None:
 
 def test_shapes_are_named_or_spelt_out() -> None:
     assert parse_shape("16x1x2x24").params == 16 * (4 * 16 + 3 * 24 + 2) + 16
-    for bad in ("9.9M", "16x1x2", "15x1x2x8", "ax1x2x8"):
-        with pytest.raises(InputError, match=r"expected one of 0.05M"):
+    for bad in ("9.9M", "7B", "16x1x2", "ax1x2x8", "-1x1x1x1"):
+        with pytest.raises(InputError, match=r"expected one of 0.05M.* such as 128x3x4x352$"):
+            parse_shape(bad)
+    for bad, words in (("15x1x2x8", "heads times an even"), ("0x1x1x1", "positive sizes")):
+        with pytest.raises(InputError, match=words):
             parse_shape(bad)
 
 
@@ -122,6 +125,7 @@ def test_csv_and_json_plans_read_alike(tmp_path: Path, name: str) -> None:
         ({"tokens": "many"}, ", column tokens", "found 'many'"),
         ({"tokens": None}, ", column tokens", "the cell is empty"),
         ({"tokens": "3e18"}, ", column tokens", "found '3e18'"),
+        ({"tokens": 4000}, " (run 'x'), column tokens", "(a tenth of the parameters of 0.05M)"),
         ({"seed": -1}, " (run 'x'), column seed", "from 0 up, got -1"),
         ({"seed": 0.5}, ", column seed", "found '0.5'"),
         ({"run": "one"}, " (run 'one')", "has the name of"),
@@ -168,8 +172,8 @@ def test_empty_missing_and_doubled_plans_are_refused(tmp_path: Path) -> None:
         (tmp_path / "none.json").write_text(content)
         with pytest.raises(InputError, match=r"none\.json: expected a list of runs"):
             read_plan(tmp_path / "none.json")
-    run = PlannedRun("x", "0.05M", 100, 0, {"a": 1.0})
+    run = PlannedRun("x", "0.05M", 100_000, 0, {"a": 1.0})
     with pytest.raises(InputError, match="run 'x' has the name of run 'x'"):
         check_plan([run, run])
     with pytest.raises(InputError, match="run 'y': the families b differ from those of run 'x'"):
-        check_plan([run, PlannedRun("y", "0.05M", 100, 0, {"b": 1.0})])
+        check_plan([run, PlannedRun("y", "0.05M", 100_000, 0, {"b": 1.0})])

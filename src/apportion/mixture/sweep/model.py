@@ -40,10 +40,10 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         if min(self.width, self.layers, self.heads, self.hidden) < 1:
-            raise ValueError(f"model shape: expected positive sizes; got {self}")
+            raise ValueError(f"expected positive sizes; got {self}")
         if self.width % self.heads or (self.width // self.heads) % 2:
             raise ValueError(
-                f"model shape: width must be heads times an even head size; got width "
+                f"width must be heads times an even head size; got width "
                 f"{self.width}, heads {self.heads}"
             )
 

@@ -14,6 +14,7 @@ another seed, for the noise.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from apportion.budget import MOST_TOKENS, parse_tokens
+from apportion.budget import FEWEST_TOKENS, MOST_TOKENS, parse_tokens
 from apportion.errors import InputError
 from apportion.files import read_json
 from apportion.mixture.sweep.model import SHAPES, ModelShape
@@ -55,14 +56,17 @@ def parse_shape(text: str) -> ModelShape:
     """Model shape from its name or from ``WIDTHxLAYERSxHEADSxHIDDEN``."""
     if text in SHAPES:
         return SHAPES[text]
-    try:
-        width, layers, heads, hidden = (int(part) for part in text.split("x"))
-        return ModelShape(width, layers, heads, hidden)
-    except ValueError as error:
+    parts = text.split("x")
+    if len(parts) != 4 or not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
         raise InputError(
             f"model shape {text!r}: expected one of {', '.join(SHAPES)}, or "
-            f"WIDTHxLAYERSxHEADSxHIDDEN such as 128x3x4x352; {error}"
-        ) from error
+            "WIDTHxLAYERSxHEADSxHIDDEN such as 128x3x4x352"
+        )
+    width, layers, heads, hidden = map(int, parts)
+    try:
+        return ModelShape(width, layers, heads, hidden)
+    except ValueError as error:
+        raise InputError(f"model shape {text!r}: {error}; such as 128x3x4x352") from error
 
 
 def ladder(families: int, span: float) -> Float[np.ndarray, " families"]:
@@ -247,13 +251,15 @@ def check_plan(runs: Sequence[PlannedRun], places: Sequence[str] | None = None) 
 
 def _check_run(run: PlannedRun, where: str) -> None:
     try:
-        parse_shape(run.shape)
+        shape = parse_shape(run.shape)
     except InputError as error:
         raise InputError(f"{where}, column shape: {error}") from error
-    if not 1 <= run.tokens <= MOST_TOKENS:
+    # What the reader of the table would refuse after the training.
+    least = math.ceil(FEWEST_TOKENS * shape.params)
+    if not least <= run.tokens <= MOST_TOKENS:
         raise InputError(
-            f"{where}, column tokens: expected between 1 and {MOST_TOKENS:g} tokens such as 500k, "
-            f"got {run.tokens}"
+            f"{where}, column tokens: expected between {least} (a tenth of the parameters of "
+            f"{run.shape}) and {MOST_TOKENS:g} tokens such as 500k, got {run.tokens}"
         )
     if run.seed < 0:
         raise InputError(f"{where}, column seed: expected a seed from 0 up, got {run.seed}")

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from apportion.budget import MOST_PARAMS, MOST_TOKENS, counted
+from apportion.budget import FEWEST_TOKENS, MOST_PARAMS, MOST_TOKENS, counted
 from apportion.errors import option
 from apportion.mixture.runs import RunTable
 from apportion.mixture.table.cells import check, integers, numbers, refine, typed
@@ -186,7 +186,7 @@ def _sizes(raw: RawTable) -> tuple[Float[np.ndarray, " runs"], Float[np.ndarray,
     )
     check(
         tokens_column,
-        (tokens < params / 10) | (tokens > MOST_TOKENS),
+        (tokens < FEWEST_TOKENS * params) | (tokens > MOST_TOKENS),
         tokens,
         f"at least a tenth as many training tokens as parameters, and at most {MOST_TOKENS:g}",
         "write plain counts, such as 50000000000 or 50e9 for 50 billion",
