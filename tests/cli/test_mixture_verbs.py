@@ -115,7 +115,16 @@ def test_fit_keeps_the_last_step(apportion, here):
 def test_predict(apportion, here):
     done = apportion("mixture", "predict", "fit.json", *SIZE, "--ratios", WRITTEN, "--json")
     assert done.code == 0, done.err
-    same(mx.load("fit.json").predict(2e6, 2e7, RATIOS), done.json)
+    table = mx.load("fit.json").predict(2e6, 2e7, RATIOS)
+    told = done.json
+    same(table, told.pop("losses"))
+    notes = [f"note: {note}" for note in told["notes"]]
+    assert notes == done.err.splitlines()
+    asked = {"law": "family", "params": 2e6, "tokens": 2e7, "level": 0.9, "ratios": RATIOS}
+    assert told == asked | {"notes": table.attrs["notes"]}
+    far = apportion("mixture", "predict", "fit.json", "--params", "2B", *SIZE[2:], "--ratios",
+                    WRITTEN, "--json")  # fmt: skip
+    assert any("times the largest in the runs" in note for note in far.json["notes"])
 
 
 def test_a_supply_that_a_prediction_cannot_use_is_said(apportion, here):
@@ -147,7 +156,7 @@ def test_ratios_from_a_file(apportion, here, form):
         )
     done = apportion("mixture", "predict", "fit.json", *SIZE, "--ratios", path.name, "--json")
     assert done.code == 0, done.err
-    same(mx.load("fit.json").predict(2e6, 2e7, RATIOS), done.json)
+    same(mx.load("fit.json").predict(2e6, 2e7, RATIOS), done.json["losses"])
 
 
 def test_optimize(apportion, here):
@@ -172,7 +181,7 @@ def test_optimize(apportion, here):
     assert sum(told["ratios"].values()) == pytest.approx(1)
     again = apportion("mixture", "predict", "fit.json", *SIZE, "--ratios", "best.json", "--json")
     losses = best.table.set_index("family")["loss"]
-    assert [row["loss"] for row in again.json] == pytest.approx(losses.tolist())
+    assert [row["loss"] for row in again.json["losses"]] == pytest.approx(losses.tolist())
 
 
 def test_optimize_weights_and_fixed_ratios(apportion, here):

@@ -112,14 +112,15 @@ def predict(
     json: Json = False,
 ) -> None:
     """Predict the loss of every family at a size, a budget and a mixture."""
+    from apportion.budget import parse_params, parse_tokens
     from apportion.mixture import load, parse_supply
 
     show = Output(json)
-    fitted = load(fit)
+    fitted, given = load(fit), shares(ratios)
     table = fitted.predict(
         params,
         tokens,
-        shares(ratios),
+        given,
         supply=None if supply is None else parse_supply(supply),
     )
     known = fitted.samples is not None
@@ -132,4 +133,14 @@ def predict(
         notes.append("no intervals: the fit has no refits (fit it with --bootstrap 1000)")
     for remark in notes:
         note(f"note: {remark}")
-    show.result(table)
+    show.result(
+        {
+            "law": fitted.law.name,
+            "params": parse_params(params),
+            "tokens": parse_tokens(tokens),
+            "level": fitted.level if known else None,
+            "ratios": dict(zip(fitted.families, fitted.shares(given), strict=True)),
+            "losses": table,
+            "notes": notes,
+        }
+    )

@@ -20,8 +20,20 @@ from apportion.errors import InputError, WeakFitError, option
 from apportion.mixture.laws import with_repetition
 from apportion.mixture.proposal.baselines import TEMPERATURE, UNIMAX_EPOCHS, baselines
 from apportion.mixture.proposal.constraints import Box, box
-from apportion.mixture.proposal.gains import PROPOSED, UNCONSTRAINED, best_gain, compare_mixtures
-from apportion.mixture.proposal.notes import epoch_notes, reach_notes, unlimited_notes
+from apportion.mixture.proposal.gains import (
+    PROPOSED,
+    UNCONSTRAINED,
+    another_seed,
+    best_gain,
+    compare_mixtures,
+)
+from apportion.mixture.proposal.notes import (
+    epoch_notes,
+    fit_notes,
+    outside_notes,
+    reach_notes,
+    unlimited_notes,
+)
 from apportion.mixture.proposal.objective import LossModel, Objective, Spec, own_power
 from apportion.mixture.proposal.optimum import Optimum
 from apportion.mixture.proposal.solve import batches, best_mixture, best_mixtures
@@ -105,14 +117,23 @@ def optimize(
     epochs = UNIMAX_EPOCHS if max_epochs is None else max_epochs
     named |= baselines(fit.families, base, size[1], alpha=temperature, epochs=epochs)
     named |= _further(fit, mixtures or {}, {*named, UNCONSTRAINED})
-    comparison = compare_mixtures(fit, goal, asked.model, asked.samples, room, named)
+    change = another_seed(fit.runs, goal, asked.model, ratios)
+    comparison = compare_mixtures(fit, goal, asked.model, asked.samples, room, named, change)
+    table = _table(asked, ratios, named.get(UNCONSTRAINED, ratios), refits, progress)
+    notes = [*(f"weak: {reason}" for reason in weak), *fit_notes(fit)]
+    for what, value, low, high in (
+        ("the ratio", "ratio", "low", "high"),
+        ("the loss", "loss", "loss_low", "loss_high"),
+    ):
+        columns = table[[value, low, high]].to_numpy(dtype=float).T
+        notes += outside_notes(fit, what, fit.families, *columns)
     return Optimum(
         ratios=_by_family(fit, ratios),
-        table=_table(asked, ratios, named.get(UNCONSTRAINED, ratios), refits, progress),
+        table=table,
         comparison=comparison,
-        gain=best_gain(comparison),
+        gain=best_gain(comparison, change),
         kkt=kkt,
-        notes=(*(f"weak: {reason}" for reason in weak), *_notes(asked, ratios, repetition)),
+        notes=(*notes, *_notes(asked, ratios, repetition)),
         objective=goal.name,
         value=float(comparison["objective"].iloc[0]),
         law=fit.law.name,

@@ -136,7 +136,13 @@ class Fit:
         Raises:
             InputError: unknown families, ratios that do not sum to 1, or no sound N or D.
         """
-        from apportion.mixture.proposal.notes import blind_notes, reach_notes, unlimited_notes
+        from apportion.mixture.proposal.notes import (
+            blind_notes,
+            fit_notes,
+            outside_notes,
+            reach_notes,
+            unlimited_notes,
+        )
 
         params, tokens = parse_params(params), parse_tokens(tokens)
         shares = self.shares(ratios)[None]
@@ -150,8 +156,8 @@ class Fit:
         views = self._conditions(params, tokens, shares, unique)
         silent = [not self.law.usable(at).all() for at in views]
         frame.loc[silent, ["loss", "low", "high"]] = np.nan
-        point = frame["loss"].to_numpy()
-        notes = [] if self.status.ok else [f"about the fit: {self.status.text}"]
+        point, low, high = frame[["loss", "low", "high"]].to_numpy(dtype=float).T
+        notes = fit_notes(self) + outside_notes(self, "the loss", self.targets, point, low, high)
         if unique is not None:
             notes += blind_notes(self) or unlimited_notes(self, unique)
         frame.attrs["notes"] = notes + reach_notes(self, params, tokens, shares[0])

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from apportion.mixture.diagnosis.noise import means, repeat_groups, seed_noise
 from apportion.mixture.proposal.constraints import Box
 from apportion.mixture.proposal.objective import LossModel, Objective
-from apportion.mixture.proposal.optimum import GAIN, NO_GAIN, UNKNOWN, WORSE, Gain
+from apportion.mixture.proposal.optimum import GAIN, NO_GAIN, SMALL, UNKNOWN, WORSE, Gain
+from apportion.mixture.runs import RunTable
 
 if TYPE_CHECKING:
     from apportion.mixture.fit import Fit
@@ -29,6 +31,7 @@ def compare_mixtures(
     samples: LossModel | None,
     room: Box,
     named: Mapping[str, Float[np.ndarray, " families"]],
+    change: float = float("nan"),
 ) -> pd.DataFrame:
     """Objective of every mixture, and the gain of the first one, the proposal, over it.
 
@@ -38,6 +41,7 @@ def compare_mixtures(
         samples: the same losses at every bootstrap sample, if there are any.
         room: bounds, to tell which mixtures keep them.
         named: mixtures by name.
+        change: see `another_seed`; a gain that is not above it is called small.
 
     Returns:
         Columns `mixture`, `objective`, `gain`, `low`, `high`, `verdict`, `feasible`.
@@ -50,7 +54,10 @@ def compare_mixtures(
         drawn = np.stack([goal.value(samples, mix[None]) for mix in mixtures], axis=1)
         with np.errstate(invalid="ignore"):
             low, high = fit.interval(relative_gain(drawn[:, :1], drawn))
-    verdicts = [verdict(float(below), float(above)) for below, above in zip(low, high, strict=True)]
+    verdicts = [
+        verdict(float(below), float(above), float(value) <= change)
+        for below, above, value in zip(low, high, gain, strict=True)
+    ]
     frame = pd.DataFrame(
         {
             "mixture": list(named),
@@ -76,17 +83,40 @@ def relative_gain(
         return np.where(np.isinf(theirs) & np.isfinite(ours), 1.0, 1.0 - ours / theirs)
 
 
-def verdict(low: float, high: float) -> str:
-    """The interval of a gain in words."""
+def another_seed(
+    runs: RunTable, goal: Objective, model: LossModel, ratios: Float[np.ndarray, " families"]
+) -> float:
+    """By how much, relative, the objective of two runs differs that differ in their seed alone.
+
+    The standard deviation of that difference, from the runs repeated with another seed; what a
+    seed does to several losses of a run together is kept. NaN without repeats.
+    """
+    if seed_noise(runs) is None:
+        return float("nan")
+    terms = goal.terms(model, ratios[None])[0]
+    weights = (terms == terms.max()).astype(float) if goal.worst else terms / terms.sum()
+    logs, groups = np.log(runs.losses), repeat_groups(runs)
+    apart = (logs - means(logs, groups)) @ weights
+    freedom = len(runs) - len(np.unique(groups))
+    return float(np.sqrt(2.0 * (apart**2).sum() / freedom))
+
+
+def verdict(low: float, high: float, small: bool = False) -> str:
+    """The interval of a gain in words; `small`: another seed changes as much."""
     if np.isnan(low) or np.isnan(high):
         return UNKNOWN
     if low > 0:
-        return GAIN
+        return SMALL if small else GAIN
     return WORSE if high < 0 else NO_GAIN
 
 
-def best_gain(comparison: pd.DataFrame) -> Gain:
-    """The gain over the best baseline that keeps the bounds, or over the best if none does."""
+def best_gain(comparison: pd.DataFrame, change: float = float("nan")) -> Gain:
+    """The gain over the best baseline that keeps the bounds, or over the best if none does.
+
+    Args:
+        comparison: of `compare_mixtures`.
+        change: see `another_seed`.
+    """
     rivals = [
         row
         for row in comparison.to_dict(orient="records")
@@ -100,4 +130,5 @@ def best_gain(comparison: pd.DataFrame) -> Gain:
         float(best["low"]),
         float(best["high"]),
         str(best["verdict"]),
+        change,
     )

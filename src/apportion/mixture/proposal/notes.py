@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
 
-from apportion.budget import format_count
+from apportion.budget import FEWEST_TOKENS, counted, format_count
 from apportion.errors import option
 
 if TYPE_CHECKING:
@@ -15,11 +16,53 @@ if TYPE_CHECKING:
 
 # Passes over a supply up to which repetition costs next to nothing (Muennighoff et al.).
 _OFTEN = 4.0
+# A run table refuses fewer parameters as a slip of the unit.
+_FEWEST_PARAMS = 1e3
+
+
+def fit_notes(fit: Fit) -> list[str]:
+    """What the status of a fit says against it."""
+    if fit.status.ok:
+        return []
+    blocking = [note for note in fit.status.notes if "nothing follows" in note]
+    return [f"about the fit: {fit.status.text}", *blocking]
+
+
+def outside_notes(
+    fit: Fit,
+    what: str,
+    names: Sequence[str],
+    value: Float[np.ndarray, " names"],
+    low: Float[np.ndarray, " names"],
+    high: Float[np.ndarray, " names"],
+) -> list[str]:
+    """Values that their own interval leaves out: its refits do not surround the fit."""
+    slack = 1e-6 * np.abs(value)
+    out = (value < low - slack) | (value > high + slack)
+    listed = [name for name, outside in zip(names, out, strict=True) if outside]
+    if not listed or fit.samples is None:
+        return []
+    return [
+        f"the interval of {what} of {', '.join(listed)} leaves out the value itself: "
+        f"{counted(len(fit.samples), 'refit')} are too few, or refits end elsewhere than the fit; "
+        f"fit with {option('bootstrap', 1000)}, and trust neither number if it stays so"
+    ]
+
+
+def _unlikely(params: float, tokens: float) -> list[str]:
+    """Sizes that nobody trains, which a run table would refuse too."""
+    if params >= _FEWEST_PARAMS and tokens >= FEWEST_TOKENS * params:
+        return []
+    return [
+        f"N = {format_count(params)} with D = {format_count(tokens)} is no run that anyone trains "
+        f"(fewer than {_FEWEST_PARAMS:g} parameters, or than {FEWEST_TOKENS:g} tokens for each), "
+        "so the numbers mean nothing; is a suffix such as M or B missing?"
+    ]
 
 
 def reach_notes(fit: Fit, params: float, tokens: float, ratios: np.ndarray) -> list[str]:
     """How far a request lies beyond the runs in N, D and each ratio."""
-    notes: list[str] = []
+    notes = _unlikely(params, tokens)
     for label, value, seen in (("N", params, fit.runs.params), ("D", tokens, fit.runs.tokens)):
         low, high = float(seen.min()), float(seen.max())
         said = f"{label} = {format_count(value)}"

@@ -13,8 +13,11 @@ from apportion.budget import format_count
 
 NO_GAIN = "no significant gain"
 GAIN = "significant gain"
+SMALL = "smaller than what another seed changes"
 WORSE = "worse than it"
 UNKNOWN = "no interval"
+# No loss or ratio is larger; the digits of such a number say nothing.
+_LONG = 1e6
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,10 @@ class Gain:
         over: the baseline: the best of those that keep the constraints.
         value: (objective of the baseline - objective of the proposal) / objective of the baseline.
         low, high: interval; NaN without a bootstrap.
-        verdict: in words; `"no significant gain"` where the interval covers 0.
+        verdict: in words; `"no significant gain"` where the interval covers 0, `"smaller than what
+            another seed changes"` where it does not and the gain is not above `another_seed`.
+        another_seed: by how much, relative, the objective changes with the seed of a run (see
+            `gains.another_seed`); NaN where no run was repeated.
     """
 
     over: str
@@ -33,15 +39,17 @@ class Gain:
     low: float
     high: float
     verdict: str
+    another_seed: float = math.nan
 
     @property
     def significant(self) -> bool:
-        """Whether the interval lies above 0."""
-        return self.low > 0.0
+        """Whether the interval lies above 0 and the gain above what another seed changes."""
+        return self.verdict == GAIN
 
     def __str__(self) -> str:
         interval = "" if math.isnan(self.low) else f" ({self.low:+.2%} to {self.high:+.2%})"
-        return f"{self.value:+.2%}{interval} over {self.over}: {self.verdict}"
+        seed = f" ({self.another_seed:.2%})" if self.verdict == SMALL else ""
+        return f"{self.value:+.2%}{interval} over {self.over}: {self.verdict}{seed}"
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ class Optimum:
                 "low": _plain(self.gain.low),
                 "high": _plain(self.gain.high),
                 "verdict": self.gain.verdict,
+                "another_seed": _plain(self.gain.another_seed),
             },
             "kkt": self.kkt,
             "supply": None if self.supply is None else dict(self.supply),
@@ -165,8 +174,15 @@ def shown_epochs(value: float) -> str:
 def _interval(value: float, low: float, high: float, digits: int) -> str:
     if not math.isfinite(value):
         return "—"
-    text = f"{value:.{digits}f}"
-    return text if math.isnan(low) else f"{text} ({low:.{digits}f}–{high:.{digits}f})"
+    text = _fixed(value, digits)
+    if math.isnan(low):
+        return text
+    return f"{text} ({_fixed(low, digits)}–{_fixed(high, digits)})"
+
+
+def _fixed(value: float, digits: int) -> str:
+    """So many digits behind the point, unless there are too many before it."""
+    return f"{value:.{digits}f}" if abs(value) < _LONG else f"{value:.1e}".replace("e+", "e")
 
 
 def _number(value: float, form: str) -> str:
