@@ -108,5 +108,5 @@ def _alive(process: int) -> bool:
 
 @pytest.mark.parametrize(("workers", "threads"), [(0, 1), (1, 0)])
 def test_no_workers_is_refused(workers: int, threads: int) -> None:
-    with pytest.raises(InputError, match="at least one worker"):
+    with pytest.raises(InputError, match=r"from 1 up, got 0"):
         LocalExecutor(workers, threads)

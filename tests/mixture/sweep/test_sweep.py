@@ -229,7 +229,18 @@ def test_an_output_or_plan_that_cannot_be_used_is_refused_before_the_text_is_rea
     plan.write_text(f"shape,tokens,ratio_alpha,ratio_beta,ratio_gamma\n{SHAPE},many,0,0,1\n")
     with pytest.raises(InputError, match=r"plan\.csv, line 2, column tokens: found 'many'"):
         sweep(home / "text", tmp_path / "runs.csv", plan, cache=tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
+    with pytest.raises(InputError, match=r"expected workers=2 or another number from 1 up, got 0"):
+        sweep(home / "text", tmp_path / "runs.csv", workers=0, cache=tmp_path / "cache")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "plan.csv"]
+
+
+def test_a_sweep_that_trained_nothing_binds_no_other(tmp_path: Path) -> None:
+    out = tmp_path / "runs.csv"
+    table.agree(out, {"recipe": 1}, ["recipe"])
+    table.agree(out, {"recipe": 2}, ["recipe"])
+    out.write_text("run\nx\n")
+    with pytest.raises(InputError, match="cannot resume, recipe differs"):
+        table.agree(out, {"recipe": 1}, ["recipe"])
 
 
 def test_a_failed_run_is_named_and_the_others_are_kept(home: Path, tmp_path: Path) -> None:

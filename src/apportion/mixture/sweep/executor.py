@@ -27,7 +27,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 
 Task = Callable[[Any, Callable[[Any], None]], Any]
 """A task gets its job and a function that passes progress to the parent; returns the result."""
@@ -84,8 +84,11 @@ class LocalExecutor(Executor):
     """``workers`` spawned processes of ``threads`` threads each on this machine."""
 
     def __init__(self, workers: int = 2, threads: int = 1) -> None:
-        if workers < 1 or threads < 1:
-            raise InputError(f"expected at least one worker and thread; got {workers}, {threads}")
+        for name, count in (("workers", workers), ("threads", threads)):
+            if count < 1:
+                raise InputError(
+                    f"expected {option(name, 2)} or another number from 1 up, got {count}"
+                )
         self.workers = workers
         self.threads = threads
 

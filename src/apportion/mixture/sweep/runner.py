@@ -93,6 +93,7 @@ def sweep(
     """
     out = Path(out)
     recipe = recipe or Recipe()
+    pool = executor or LocalExecutor(workers)
     check_writable(out)
     # Before the text is tokenized, which takes minutes.
     given = read_plan(Path(plan)) if isinstance(plan, str | Path) else plan
@@ -108,7 +109,6 @@ def sweep(
         jobs = [Job(run, str(folder), recipe) for run in runs if run.run not in done]
         failed: list[str] = []
         with Display(jobs, len(runs) - len(jobs), corpus.settings, shown=progress) as display:
-            pool = executor or LocalExecutor(workers)
             for outcome in pool.run(carry_out, jobs, progress=display.hear, lost=display.lost):
                 if outcome.error is not None:
                     failed.append(f"{outcome.job.run.run}: {outcome.error}")

@@ -28,10 +28,14 @@ def manifest_path(out: Path) -> Path:
 
 
 def agree(out: Path, manifest: Mapping[str, Any], fixed: Sequence[str]) -> None:
-    """Write the manifest, or refuse if the one there differs in any of the ``fixed`` keys."""
+    """Write the manifest, or refuse if the one there differs in any of the ``fixed`` keys.
+
+    Without rows there is nothing to keep to: the manifest of a sweep that trained nothing goes.
+    """
     path = manifest_path(out)
-    if not path.exists():
-        if out.exists() and out.stat().st_size:
+    rows = out.exists() and out.stat().st_size > 0
+    if not path.exists() or not rows:
+        if rows:
             raise InputError(
                 f"{out} has rows but no manifest {path.name}: it was not written by this sweep; "
                 "name another output file"
