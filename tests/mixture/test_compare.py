@@ -145,7 +145,9 @@ def test_one_size_and_zero_ratios() -> None:
     larger = replace(small, params=np.full(len(small), 1e9), losses=small.losses - 1.0)
     moved = compare(small, ["mixing", "transfer"], test=larger)
     assert "order only" in moved.table.set_index("law")["status"]["transfer"].iloc[0]
-    assert "Use transfer: rank correlation 0.9" in moved.verdict.text
+    assert moved.verdict.text.startswith(
+        "No law beats the baselines: the best, transfer, reaches rank"
+    )
     assert moved.table.loc[moved.table["law"] == "mixing", "mean_relative_error"].min() > 0.5
 
 
@@ -172,8 +174,23 @@ def test_bad_requests(runs: RunTable) -> None:
         compare(runs, ["family"], test=runs.take(runs.params >= 1e9))
     with pytest.raises(InputError, match="same families as the fitted runs"):
         compare(small, ["family"], test=replace(runs, families=("a", "b", "c")))
+    for laws in (["family", "transfer", "family"], [get_law("family"), "family"]):
+        with pytest.raises(InputError, match="expected every law once, got family more than once"):
+            compare(runs, laws)
+    for laws in ("family", []):
+        with pytest.raises(InputError, match=r'a list of laws, such as \["family", "transfer"\]'):
+            compare(runs, laws)
     with pytest.raises(InputError, match="expected a law out of"):
         compare(runs, ["familiy"])
+
+
+def test_a_holdout_of_nothing_and_a_table_of_one_run(runs: RunTable) -> None:
+    with pytest.raises(InputError, match=r"holdout '': expected <column> <op> <value>"):
+        compare(runs, ["chinchilla"], holdout="")
+    with pytest.raises(InputError, match=r"two runs at least that differ .* got 1"):
+        compare(runs.take([0]), ["chinchilla"])
+    with pytest.raises(InputError, match="such as 'folds:3'"):
+        splits(runs.take([0, 1, 2]), "folds:4")
 
 
 def test_to_dict_is_json(runs: RunTable) -> None:
@@ -363,8 +380,19 @@ def test_the_verdict_says_how_sure_it_is() -> None:
     few = told({"large": hard[:4], "small": hard[:4] + 0.004})
     assert few.significant is False
     assert "4 held-out runs are too few" in few.text
+    assert clear.text.startswith("Use large: mean relative error")
+    assert clear.beats_baselines is True
+    assert few.beats_baselines is None
     beaten = told({"large": hard, "small": hard, "nearest": hard / 3})
-    assert "these runs do not support any of the laws" in beaten.text
+    assert beaten.text.startswith("No law beats the baselines: the best, large, reaches mean")
+    assert "The best baseline, nearest (" in beaten.text
+    assert "these runs support none of the laws" in beaten.text
+    assert beaten.beats_baselines is False
+    alone = told({"large": hard, "nearest": hard / 3})
+    assert (alone.significant, alone.beats_baselines) == (None, False)
+    wild = told({"large": hard + 0.4, "nearest": hard + 0.6})
+    assert wild.text.startswith("No law is good enough: the best, large, reaches mean")
+    assert wild.beats_baselines is True
 
 
 # --- baselines -------------------------------------------------------------------------------

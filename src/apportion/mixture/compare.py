@@ -83,10 +83,11 @@ class Comparison:
         table = self.table.astype(object).where(self.table.notna(), None)
         return {
             "holdout": self.holdout,
-            "fitted": self.fitted,
+            "fitted": int(self.fitted) if self.fitted.is_integer() else self.fitted,
             "held_out": self.held_out,
             "best": self.verdict.best,
             "significant": self.verdict.significant,
+            "beats_baselines": self.verdict.beats_baselines,
             "verdict": self.verdict.text,
             "table": table.to_dict(orient="records"),
         }

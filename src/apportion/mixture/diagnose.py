@@ -66,9 +66,16 @@ class Diagnosis:
     sections: tuple[Section, ...]
 
     @property
-    def holds(self) -> bool:
-        """No family fails hypothesis 1 (which may also mean that nothing could be tested)."""
-        return "fails" not in self.hypothesis["verdict"].tolist()
+    def holds(self) -> str:
+        """Hypothesis 1 over all families: `"holds"`, `"fails"` or `"unclear"`.
+
+        It fails if it does for one family, and holds if no effect above the noise of one run is
+        left open for any; what was not tested, or leaves one open, is unclear.
+        """
+        found = set(self.hypothesis["verdict"])
+        if "fails" in found:
+            return "fails"
+        return "unclear" if found & {"unclear", "not testable"} else "holds"
 
     def __str__(self) -> str:
         head = f"Diagnosis of {self.runs}"

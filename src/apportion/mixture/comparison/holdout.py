@@ -95,7 +95,7 @@ def divide(
             everything that `splits` raises.
     """
     if test is None:
-        what = holdout or DEFAULT
+        what = DEFAULT if holdout is None else holdout
         found = splits(runs, what, seed)
         return [(runs.take(each.fitted), runs.take(each.held_out)) for each in found], what
     if holdout is not None:
@@ -196,10 +196,15 @@ def _number(value: str, column: str, condition: str) -> float:
 def _folds(runs: RunTable, argument: str, seed: int) -> list[Split]:
     groups = _repetitions(runs)
     count = int(groups.max()) + 1
+    if count < 2:
+        raise InputError(
+            f"expected two runs at least that differ in more than their seed, got {count}: one to "
+            "fit and one to predict"
+        )
     if not argument.isdecimal() or not 2 <= int(argument) <= count:
         raise InputError(
             f"expected folds:<k> with k from 2 to {count} (the number of runs, not counting "
-            f"seeds), such as {DEFAULT!r}; got {'folds:' + argument!r}"
+            f"seeds), such as 'folds:{min(5, count)}'; got {'folds:' + argument!r}"
         )
     fold = np.random.default_rng(seed).permutation(count) % int(argument)
     mine = fold[groups]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from apportion.budget import counted
 from apportion.mixture.comparison.scores import cells_with_order, mixture_rank, rank_correlation
 
 _DRAWS = 2000
@@ -21,6 +22,8 @@ _TAIL = 0.025
 _FEWEST_RUNS = 6
 # With fewer mixtures runs are drawn one by one instead of by mixture.
 _FEWEST_MIXTURES = 8
+# With a larger relative error a law tells mixtures apart by chance: they differ by a few per cent.
+_UNUSABLE = 0.1
 # A law must predict this share of what the most general one predicts to enter the choice.
 _COVERAGE = 0.9
 
@@ -40,14 +43,17 @@ class Verdict:
     """The recommendation.
 
     Attributes:
-        best: the law to use; None when there is none.
+        best: the law that predicts best, whether or not it is good enough to be used; None when no
+            law could be judged.
         significant: whether its lead over the second law is beyond chance; None with one law only.
-        text: all of it in words.
+        text: all of it in words; the first words say whether to use it.
+        beats_baselines: whether its lead over the best baseline is beyond chance; None without one.
     """
 
     best: str | None
     significant: bool | None
     text: str
+    beats_baselines: bool | None = None
 
     def __str__(self) -> str:
         return self.text
@@ -125,7 +131,8 @@ def judge(
         (law for law in laws if law.name in contest.cost), key=lambda x: contest.cost[x.name]
     )
     best = order[0].name
-    words = [f"Use {best}: {contest.show(best)} on {contest.runs} held-out runs."]
+    against = _against_baselines(contest, best, taking)
+    words = [f"{_opening(contest, best, against)} on {counted(contest.runs, 'held-out run')}."]
     significant = None
     if len(order) > 1:
         second = order[1]
@@ -134,24 +141,42 @@ def judge(
         fewer = (second.parameters or 0) < (order[0].parameters or 0)
         if not significant and fewer:
             words.append(f"{second.name} has fewer parameters and may serve as well.")
-    words += _against_baselines(contest, best, taking)
-    return Verdict(best, significant, " ".join([*words, *notes]))
+    words += [against.text] if against.text else []
+    return Verdict(best, significant, " ".join([*words, *notes]), against.beaten)
 
 
-def _against_baselines(contest: _Contest, best: str, taking: Sequence[Candidate]) -> list[str]:
+@dataclass(frozen=True)
+class _Against:
+    """The best law beside the best baseline: whether it beats it for certain, and in words."""
+
+    beaten: bool | None
+    text: str
+    worse: bool = False
+
+
+def _opening(contest: _Contest, best: str, against: _Against) -> str:
+    """The first words, which many will not read beyond: to use the law, or not to."""
+    shown = contest.show(best)
+    if against.worse:
+        return f"No law beats the baselines: the best, {best}, reaches {shown}"
+    if not contest.rank and contest.cost[best] > _UNUSABLE:
+        return f"No law is good enough: the best, {best}, reaches {shown}"
+    return f"Use {best}: {shown}"
+
+
+def _against_baselines(contest: _Contest, best: str, taking: Sequence[Candidate]) -> _Against:
     rivals = [each.name for each in taking if each.baseline and each.name in contest.cost]
     if not rivals:
-        return []
+        return _Against(None, "")
     rival = min(rivals, key=contest.cost.__getitem__)
     lead, significant = contest.words(best, rival)
-    shown = f"the best baseline, {rival} ({contest.show(rival)})"
+    shown = f"best baseline, {rival} ({contest.show(rival)})"
     if contest.cost[rival] >= contest.cost[best]:
-        return [f"The lead over {shown}, is {lead}."]
+        return _Against(significant, f"The lead over the {shown}, is {lead}.")
     if significant:
-        return [
-            f"But {shown}, predicts better ({lead}): these runs do not support any of the laws."
-        ]
-    return [f"It does not beat {shown}: {lead}."]
+        text = f"The {shown}, predicts better ({lead}): these runs support none of the laws."
+        return _Against(False, text, worse=True)
+    return _Against(False, f"It does not beat the {shown}: {lead}.")
 
 
 def _eligible(

@@ -17,7 +17,7 @@ def diagnosis_sections(diagnosis: Diagnosis) -> list[Section]:
         text: tuple[str, ...] = ()
         if title.startswith("Hypothesis 1"):
             tone = "good" if question.answer.startswith("holds") else "care"
-            tone = tone if diagnosis.holds else "bad"
+            tone = "bad" if diagnosis.holds == "fails" else tone
             pictures, tables = _pairs(diagnosis)
             if not pictures:
                 text = ("There is no figure of cross-effects: these runs can test no pair.",)
