@@ -10,6 +10,7 @@ import pytest
 from apportion.errors import InputError
 from apportion.mixture.fit import fit
 from apportion.mixture.laws import LAWS, get_law
+from apportion.mixture.laws.base import LOG_ZERO
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
 from mixture.synthetic import synthetic_runs, synthetic_theta
@@ -219,6 +220,32 @@ def test_a_vanished_term_is_shown_as_zero() -> None:
     assert table.loc["E", "value"] < 1e-4
     if "is zero for f0" in str(found.status):
         assert table.loc["E", "value"] == 0.0
+
+
+def test_what_stands_on_a_bound_or_may_is_not_determined(fitted: Fit) -> None:
+    assert fitted.samples is not None
+    theta, samples = fitted.theta.copy(), fitted.samples.copy()
+    theta[0, 0] = samples[:, 0, 0] = LOG_ZERO
+    samples[: len(samples) // 2, 1, 0] = LOG_ZERO
+    table = replace(fitted, theta=theta, samples=samples).parameters
+    table = table.set_index(["family", "parameter"])
+    assert table.loc[("f0", "E"), ["value", "bound", "determined"]].tolist() == [
+        0.0,
+        "lower",
+        False,
+    ]
+    assert table.loc[("f1", "E"), ["low", "bound", "determined"]].tolist() == [0.0, "", False]
+    assert table.loc[("f2", "E"), "determined"]
+
+
+def test_as_many_runs_as_parameters_test_nothing() -> None:
+    runs, _ = synthetic_runs("family", families=2, runs=7, seed=3, **WIDE)
+    for count, said in ((6, True), (7, False)):
+        status = fit(runs.take(range(count))).status
+        assert (
+            any("no more runs than the 6 parameters for f0, f1" in n for n in status.notes) == said
+        )
+        assert ("not to be trusted" in status.text) == said
 
 
 def test_a_family_without_a_share_gets_no_number(fitted: Fit) -> None:

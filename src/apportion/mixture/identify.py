@@ -34,7 +34,7 @@ def status_of(
     """The status of a fit in words: converged, identified, rows left out, terms that vanished."""
     blocking = [] if converged else ["the solver did not settle; treat every number as a guess"]
     single, narrow, open_terms = _design_notes(law, runs)
-    blocking += single
+    blocking += [*single, *_exact_notes(law, runs, used)]
     notes = [*narrow, *_unused_notes(law, runs, used), *_vanished_notes(law, runs, theta)]
     loose = {(target, s) for target in runs.targets for s in open_terms}
     loose |= set(loose_exponents(law, runs, theta, used))
@@ -156,6 +156,18 @@ def _design_notes(law: Law, runs: RunTable) -> tuple[list[str], list[str], list[
         # Amplitudes are stated at p = 1, which gamma alone leads to.
         open_terms += ["gamma", "A", "B", *_CONSTANTS]
     return single, narrow, open_terms
+
+
+def _exact_notes(law: Law, runs: RunTable, used: np.ndarray) -> list[str]:
+    """Families with no more runs than parameters: small errors mean nothing there."""
+    count = sum(p.upper > p.lower for p in law.parameters(len(runs.families)))
+    exact = [t for t, rows in zip(runs.targets, used.sum(axis=1), strict=True) if rows <= count]
+    if not exact:
+        return []
+    return [
+        f"no more runs than the {count} parameters for {', '.join(exact)}: the law passes through "
+        "such runs whatever the truth, so that its errors and R² say nothing; add runs"
+    ]
 
 
 def _held(law: Law, runs: RunTable, theta: np.ndarray) -> set[tuple[str, str]]:

@@ -214,9 +214,9 @@ class Fit:
         """One row a target and parameter: `family`, `parameter`, `value`, `low`, `high`, …
 
         Amplitudes are shown on their own scale (N counts in millions, D in billions). Where
-        `determined` is False the runs leave the parameter open, and its number means nothing;
-        `bound` is `"lower"` or `"upper"` where the value lies on that bound of the law; `meaning`
-        says what it is.
+        `determined` is False the runs leave the parameter open, and its number means nothing: so
+        it is for every parameter on a bound of the law, or whose interval reaches one. `bound` is
+        `"lower"` or `"upper"` where the value lies on that bound; `meaning` says what it is.
         """
         stated = self.law.parameters(len(self.families))
         bounds = np.array([(p.lower, p.upper) for p in stated]).T
@@ -227,6 +227,7 @@ class Fit:
         if self.samples is not None:
             ends = self.interval(_shown(settled(self.samples, bounds)[0], stated))
             low, high = (np.clip(end, lower, upper) for end in ends)
+        open_ended = (bound != "") | ((upper > lower) & ((low <= lower) | (high >= upper)))
         rows = [
             (
                 target,
@@ -234,7 +235,7 @@ class Fit:
                 value[t, q],
                 low[t, q],
                 high[t, q],
-                (target, p.symbol) not in self.status.undetermined,
+                (target, p.symbol) not in self.status.undetermined and not open_ended[t, q],
                 bound[t, q],
                 p.named(self.runs.order(target)).meaning,
             )
