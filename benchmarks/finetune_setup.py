@@ -71,13 +71,13 @@ def step(
     model: Any,
     inputs: dict[str, Tensor],
     side: str,
-    between: Callable[[], None] | None = None,
+    between: Callable[[], bool] | None = None,
     **settings: Any,
 ) -> float:
     """Forward and backward of one side; gradients stay in the parameters.
 
     Args:
-        between: called at the end of the forward.
+        between: called at the end of the forward; says whether a backward follows.
         settings: of `attach`, over those of the side.
 
     Returns:
@@ -92,9 +92,8 @@ def step(
             del hidden
         else:
             loss = model(**inputs).loss
-        if between is not None:
-            between()
-        loss.backward()
+        if between is None or between():
+            loss.backward()
     return float(loss.detach())
 
 
