@@ -14,7 +14,7 @@ from apportion.errors import InputError
 from apportion.mixture.diagnose import diagnose
 from apportion.mixture.figures import wording
 from apportion.mixture.figures.figure import label, levels, log_ticks
-from apportion.mixture.figures.heldout import heldout_table
+from apportion.mixture.figures.heldout import heldout_table, unseen_warning
 from apportion.mixture.fit import fit
 from apportion.mixture.plot import (
     plot_cross_effects,
@@ -177,6 +177,20 @@ def test_heldout_table_and_figure_agree_with_predict(made):
     first = found[found["family"] == NAMES[0]]
     assert data_of(above, 0) == pytest.approx(first[["observed", "predicted"]].to_numpy())
     assert data_of(below, 0)[:, 1] == pytest.approx(100 * first["error"].to_numpy())
+
+
+def test_a_fit_that_misses_unseen_runs_is_not_called_good(made):
+    fitted, runs = made["fit"], made["heldout"]
+    assert unseen_warning(fitted, heldout_table(fitted, runs)) is None
+    far = replace(runs, losses=1.06 * runs.losses)
+    warning = unseen_warning(fitted, heldout_table(fitted, far))
+    assert warning is not None
+    assert re.search(r"errs by 5\.\d\d% on runs .* losses lie in its 90% intervals", warning)
+    first, *rest = report_page(fitted, heldout=far).sections
+    assert first.title == "Can this fit be trusted?"
+    assert (first.tone, first.answer.endswith(warning)) == ("bad", True)
+    (seen,) = [section for section in rest if section.title.startswith("Runs that the fit")]
+    assert seen.tone == "bad"
 
 
 def test_heldout_columns_may_stand_in_another_order(made):

@@ -14,7 +14,7 @@ import pandas as pd
 
 from apportion.budget import counted, format_count
 from apportion.mixture.diagnose import Diagnosis
-from apportion.mixture.figures.heldout import heldout_table
+from apportion.mixture.figures.heldout import heldout_table, unseen_warning
 from apportion.mixture.figures.parts import Page, Picture, Section, Table
 from apportion.mixture.figures.section_diagnosis import diagnosis_sections
 from apportion.mixture.figures.section_fit import made, parameters, residuals, summary, trust
@@ -46,7 +46,9 @@ def report_page(
         InputError: held-out runs with other families.
         MissingExtraError: matplotlib is not installed.
     """
-    sections = [trust(fit, diagnosis is not None)]
+    unseen = None if heldout is None else heldout_table(fit, heldout)
+    warning = None if unseen is None else unseen_warning(fit, unseen)
+    sections = [trust(fit, diagnosis is not None, warning)]
     data: dict[str, Any] = {"fit": summary(fit)}
     if optimum is not None:
         sections.append(_proposal(optimum))
@@ -56,10 +58,9 @@ def report_page(
         sections.append(Section("Predicted losses", tables=tables))
         data["predictions"] = dict(predictions)
     sections.append(_lines(fit))
-    if heldout is not None:
-        table = heldout_table(fit, heldout)
-        sections.append(_heldout(fit, heldout, table))
-        data["heldout"] = table
+    if heldout is not None and unseen is not None:
+        sections.append(_heldout(fit, heldout, unseen, warning is None))
+        data["heldout"] = unseen
     if diagnosis is not None:
         sections += diagnosis_sections(diagnosis)
         data["diagnosis"] = diagnosis.to_dict()
@@ -139,7 +140,7 @@ def _lines(fit: Fit) -> Section:
     return Section("Loss against the own ratio", text=(text + band + rest,), pictures=pictures)
 
 
-def _heldout(fit: Fit, runs: RunTable, table: pd.DataFrame) -> Section:
+def _heldout(fit: Fit, runs: RunTable, table: pd.DataFrame, good: bool) -> Section:
     names = ["observed", "low", "high", "error"]
     observed, low, high, error = table[names].to_numpy(dtype=float).T
     points = [
@@ -169,6 +170,7 @@ def _heldout(fit: Fit, runs: RunTable, table: pd.DataFrame) -> Section:
     return Section(
         "Runs that the fit has not seen",
         f"mean relative error {np.abs(error).mean():.2%} over {counted(len(runs), 'run')}",
+        "good" if good else "bad",
         points=tuple(points),
         pictures=(Picture(svg(plot_heldout(fit, runs)), caption),),
         tables=(Table("By family", by_family), Table("Every prediction", table, folded=True)),

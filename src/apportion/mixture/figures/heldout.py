@@ -11,6 +11,9 @@ from apportion.errors import InputError
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
 
+_LARGEST_ERROR = 0.01
+_WORSE = 2.0
+
 
 def heldout_table(fit: Fit, runs: RunTable) -> pd.DataFrame:
     """Prediction, interval and error for every run and family.
@@ -47,6 +50,25 @@ def heldout_table(fit: Fit, runs: RunTable) -> pd.DataFrame:
     if not len(frame):
         raise InputError(f"the {fit.law.name} law can use none of the {len(runs)} held-out runs")
     return frame
+
+
+def unseen_warning(fit: Fit, table: pd.DataFrame) -> str | None:
+    """What `heldout_table` says against the fit; None where it predicts as well as it fits.
+
+    Too far off is a mean relative error above one per cent (mixtures differ by little more) and
+    above twice that on the fitted runs.
+    """
+    columns = ["error", "observed", "low", "high"]
+    errors, observed, low, high = table[columns].to_numpy(dtype=float).T
+    error = float(np.abs(errors).mean())
+    fitted = float(fit.quality()["mean_relative_error"].to_numpy(dtype=float).mean())
+    if error <= max(_LARGEST_ERROR, _WORSE * fitted):
+        return None
+    text = f"but it errs by {error:.2%} on runs that it has not seen, by {fitted:.2%} on its own"
+    if fit.samples is not None:
+        inside = float(((observed >= low) & (observed <= high)).mean())
+        text += f"; {inside:.0%} of their losses lie in its {fit.level:.0%} intervals"
+    return text
 
 
 def _of_target(fit: Fit, runs: RunTable, target: str) -> pd.DataFrame:

@@ -29,12 +29,13 @@ def runs_digest(runs: RunTable) -> str:
     return hashlib.sha256(runs.to_frame().to_csv(index=False).encode("utf-8")).hexdigest()
 
 
-def trust(fit: Fit, diagnosed: bool) -> Section:
+def trust(fit: Fit, diagnosed: bool, warning: str | None = None) -> Section:
     """The status of the fit in words, and its quality on the fitted runs.
 
     Args:
         fit: the fit.
         diagnosed: the page also has a diagnosis; otherwise it is said where to get one.
+        warning: what speaks against the fit on runs that it has not seen.
     """
     quality = fit.quality()
     frame = pd.DataFrame(
@@ -45,11 +46,13 @@ def trust(fit: Fit, diagnosed: bool) -> Section:
             "mean relative error": [f"{value:.2%}" for value in quality["mean_relative_error"]],
         }
     )
+    tone = "good" if fit.status.ok else "bad" if "not to be trusted" in fit.status.text else "care"
+    notes = fit.status.notes if diagnosed else (*fit.status.notes, UNTESTED)
     return Section(
         "Can this fit be trusted?",
-        fit.status.text,
-        "good" if fit.status.ok else "bad" if "not to be trusted" in fit.status.text else "care",
-        points=fit.status.notes if diagnosed else (*fit.status.notes, UNTESTED),
+        fit.status.text if warning is None else f"{fit.status.text}; {warning}",
+        tone if warning is None else "bad",
+        points=notes,
         tables=(Table("On the fitted runs", frame),),
     )
 
