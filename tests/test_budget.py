@@ -71,20 +71,20 @@ def test_bytes(text, value):
     ["", "B", "1.2X", "1.2GB", "1 2", "1.2.3", "twelve", "nan", "inf", "1e", "0x10", "1..2", "²"],
 )
 def test_what_is_no_count_is_refused_with_an_example(text):
-    with pytest.raises(InputError, match=r"expected count such as 1\.2B, 400k or 5e10") as error:
+    with pytest.raises(InputError, match=r"expected a count such as 1\.2B, 400k or 5e10") as error:
         parse_count(text)
     assert repr(text) in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["1,5B", "1,50", "12,3456", "1,,000", "1_5", ",5", "1,000,00"])
 def test_a_comma_that_could_be_a_decimal_point_is_refused(text):
-    with pytest.raises(InputError, match="expected count"):
+    with pytest.raises(InputError, match="expected a count"):
         parse_count(text)
 
 
 @pytest.mark.parametrize("text", ["0", "-3B", "1e400", "0k", "1e-400"])
 def test_counts_are_positive_and_finite(text):
-    with pytest.raises(InputError, match="positive, finite"):
+    with pytest.raises(InputError, match="expected a count, positive and finite, such as"):
         parse_count(text)
 
 
@@ -111,7 +111,7 @@ def test_one_is_no_plural():
 def test_the_message_names_what_was_asked_for():
     with pytest.raises(InputError, match="expected tokens such as"):
         parse_count("many", what="tokens")
-    with pytest.raises(InputError, match=r"expected amount of bytes such as 1\.5GB"):
+    with pytest.raises(InputError, match=r"expected an amount of bytes such as 1\.5GB"):
         parse_bytes("1.5B2")
 
 
@@ -164,3 +164,15 @@ def test_any_text_is_an_amount_or_an_input_error(text):
         except InputError:
             continue
         assert value > 0
+
+
+def test_parameters_and_tokens_are_named_in_full():
+    with pytest.raises(InputError, match=r"expected a number of tokens such as 1\.2B"):
+        parse_tokens("many")
+    with pytest.raises(InputError, match=r"expected a number of parameters, positive and finite"):
+        parse_params("0")
+
+
+def test_counts_beyond_trillions_are_powers_of_ten():
+    assert format_count(1e17) == "1e17"
+    assert format_count(5e15) == "5000T"

@@ -59,7 +59,7 @@ def test_require_does_not_blame_the_user_for_a_broken_package(tmp_path, monkeypa
         (("law", "transfer"), 'law="transfer"', "--law transfer"),
         (("tokens", ...), "tokens=…", "--tokens …"),
         (("floors", {"a": 0.1}), 'floors={"a": 0.1, …}', "--floor a=0.1,…"),
-        (("paths", {"a": ...}), 'paths={"a": …, …}', "--paths a=…,…"),
+        (("paths", {"a": ...}), 'paths={"a": …, …}', "--paths a=…"),
     ],
 )
 def test_an_option_is_named_as_the_reader_gives_it(given, python, shell):

@@ -42,11 +42,11 @@ def _parse(text: str | float, suffixes: dict[str, float], what: str, example: st
         raise InputError(f"expected {what} such as {example}, got {text!r}")
     value = float(re.sub("[,_]", "", match[1])) * suffixes[match[2].lower()]
     if not (math.isfinite(value) and value > 0):
-        raise InputError(f"expected a positive, finite {what} such as {example}, got {text!r}")
+        raise InputError(f"expected {what}, positive and finite, such as {example}; got {text!r}")
     return value
 
 
-def parse_count(text: str | float, what: str = "count") -> float:
+def parse_count(text: str | float, what: str = "a count") -> float:
     """`"1.2B"` → 1.2e9, `"400k"` → 4e5, `"5e10"` → 5e10.
 
     Raises:
@@ -61,7 +61,7 @@ def parse_params(text: str | float) -> float:
     Raises:
         InputError: as `parse_count`; more than `MOST_PARAMS`.
     """
-    return _at_most(MOST_PARAMS, text, "number of parameters")
+    return _at_most(MOST_PARAMS, text, "a number of parameters")
 
 
 def parse_tokens(text: str | float) -> float:
@@ -70,15 +70,13 @@ def parse_tokens(text: str | float) -> float:
     Raises:
         InputError: as `parse_count`; more than `MOST_TOKENS`.
     """
-    return _at_most(MOST_TOKENS, text, "number of tokens")
+    return _at_most(MOST_TOKENS, text, "a number of tokens")
 
 
 def _at_most(most: float, text: str | float, what: str) -> float:
     value = parse_count(text, what)
     if value > most:
-        raise InputError(
-            f"expected a {what} of at most {most:g} such as 1.2B or 400k, got {text!r}"
-        )
+        raise InputError(f"expected {what} of at most {most:g} such as 1.2B or 400k, got {text!r}")
     return value
 
 
@@ -93,14 +91,16 @@ def parse_bytes(text: str | float) -> int:
     Raises:
         InputError: not a number with an optional unit; zero; negative.
     """
-    value = round(_parse(text, _BYTE_SUFFIXES, "amount of bytes", "1.5GB, 200MB or 2GiB"))
+    value = round(_parse(text, _BYTE_SUFFIXES, "an amount of bytes", "1.5GB, 200MB or 2GiB"))
     if value < 1:
         raise InputError(f"expected one byte at least, got {text!r}")
     return value
 
 
 def format_count(value: float) -> str:
-    """1.2e9 → `"1.2B"`; four significant digits at most."""
+    """1.2e9 → `"1.2B"`, 1e17 → `"1e17"`; four significant digits at most."""
+    if abs(value) >= 1e16:  # more trillions than read well
+        return f"{value:.4g}".replace("e+", "e")
     return _format(value, (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3))) or f"{value:.4g}"
 
 

@@ -74,7 +74,9 @@ def _in_python(value: object) -> str:
 
 def _in_shell(value: object) -> str:
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={_in_shell(each)}" for name, each in value.items()) + ",…"
+        shown = ",".join(f"{name}={_in_shell(each)}" for name, each in value.items())
+        # `slavic=…` is the form of one entry, `slavic=3e9,…` an example of several.
+        return shown if all(each is ... for each in value.values()) else f"{shown},…"
     return _plain(value)
 
 

@@ -16,7 +16,7 @@ REFUSED = [
     ({"keep": 1.5}, r"keep in \(0, 1\], got 1.5"),
     ({"keep": True}, r"keep in \(0, 1\], got True"),
     ({"keep": float("nan")}, r"keep in \(0, 1\], got nan"),
-    ({"keep": "lots"}, "expected amount of bytes such as 1.5GB"),
+    ({"keep": "lots"}, "expected an amount of bytes such as 1.5GB"),
     ({"exact": 2.0}, r"exact in \(0, 1\], got 2.0"),
     ({"rest": "2bit"}, "rest of '8bit', '4bit', 'drop'; got rest='2bit'"),
     ({"backward": "none"}, "backward of 'full', 'sparse', 'auto'"),

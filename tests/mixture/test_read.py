@@ -348,6 +348,13 @@ def csv_text() -> str:
         (csv_text().replace("r1", "\0").encode(), "binary: zero byte at offset"),
         (csv_text().replace("r1", '"r1').encode(), "this is not CSV"),
         (b'[{"run": 1}]', "looks like JSON"),
+        (b"<!DOCTYPE html>\n", "looks like a web page or XML"),
+        (b"<html><body>a;b;c</body></html>\n<p>x</p>\n", "looks like a web page or XML"),
+        (b"# made by me\n" + csv_text().encode(), "begins with a comment ('# made by me')"),
+        (b"# by me, today\n" + csv_text().encode(), "begins with a comment ('# by me, today')"),
+        (b"#" + csv_text().encode(), "no column run (did you mean #run?)"),
+        ("\u2003\n".encode(), "is empty"),
+        (b"run\nr1,2\n", "line 2: 2 cells; expected 1 cell in every row"),
         (b"\x1f\x8b\x08\x00junk", "packed (gzip)"),
         (b"PK\x03\x04junk", "packed (zip)"),
         (b"PAR1" + bytes(40) + b"PAR1", "damaged or not readable"),
@@ -502,3 +509,23 @@ def test_ten_thousand_runs_in_about_a_second(tmp_path: Path) -> None:
     # Processor time, and twice the aim: other work on the machine must not fail the test.
     assert time.process_time() - start < 2.0
     np.testing.assert_array_equal(read.losses, losses)
+
+
+def test_ratios_that_all_sum_alike_are_one_number(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    frame = sound()
+    names = [name for name in frame if name.startswith("ratio_")]
+    frame[names] = np.full((len(frame), len(names)), 1.0005 / len(names))
+    frame.to_csv(path, index=False)
+    with pytest.warns(InputWarning, match=r"the ratios sum to 1\.0005; they were divided"):
+        read_runs(path)
+
+
+def test_family_names_that_no_command_line_can_give_are_said(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    frame = sound()
+    family = next(name.removeprefix("ratio_") for name in frame if name.startswith("ratio_"))
+    frame = frame.rename(columns={f"{k}_{family}": f"{k}_x,y=z" for k in ("ratio", "loss")})
+    frame.to_csv(path, index=False)
+    with pytest.warns(InputWarning, match=r"comma or an equals sign .*\('x,y=z'\)"):
+        read_runs(path)

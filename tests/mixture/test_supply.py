@@ -239,7 +239,7 @@ def test_parquet_without_text(corpus: Path) -> None:
 
 
 def test_folders_that_are_no_corpus(corpus: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nothing there"):
+    with pytest.raises(InputError, match="does not exist"):
         find_text(tmp_path / "absent")
     with pytest.raises(InputError, match="is a file"):
         find_text(corpus / "manifest.json")

@@ -149,8 +149,13 @@ def _from_csv(path: Path, what: str) -> dict[str, object]:
         rows = list(csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: expected {what} as UTF-8 CSV, but {error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: expected {what} as CSV in UTF-8, found a byte that is not UTF-8 at offset "
+            f"{error.start}; save it as CSV (UTF-8)"
+        ) from error
+    except csv.Error as error:
+        raise InputError(f"{path}: expected {what} as CSV, but {error}") from error
     rows = [row for row in rows if row]
     head = [name.strip() for name in rows[0]] if rows else []
     named = [k for k, name in enumerate(head) if name.startswith(_RATIO)]

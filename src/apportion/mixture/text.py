@@ -49,8 +49,8 @@ def find_text(data: str | Path) -> tuple[TextFile, ...]:
     """
     root = Path(data)
     if not root.is_dir():
-        what = "a file" if root.exists() else "nothing there"
-        raise InputError(f"expected a folder of text laid out as {LAYOUT}; {root} is {what}")
+        what = "is a file" if root.exists() else "does not exist"
+        raise InputError(f"expected a folder of text laid out as {LAYOUT}; {root} {what}")
     try:
         folders = sorted(p for p in root.iterdir() if p.is_dir() and _shown(p))
         loose = [p.name for p in sorted(root.iterdir()) if p.suffix in SUFFIXES and p.is_file()]

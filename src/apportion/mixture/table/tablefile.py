@@ -139,9 +139,18 @@ def _decode(source: str, data: bytes) -> str:
 
 
 def _csv(source: str, text: str) -> tuple[list[str], list[Any], list[str]]:
+    start = text.lstrip()
+    if start.startswith(("{", "[", "<")):
+        kind = "a web page or XML" if start.startswith("<") else "JSON"
+        raise InputError(f"{source} looks like {kind}; expected {WANTED}: download or save it so")
+    first, *rest = start.splitlines() or [""]
+    # A header may begin so too, as in "#run,params,…".
+    if first.startswith("#") and (not rest or first.count(",") != rest[0].count(",")):
+        raise InputError(
+            f"{source} begins with a comment ({first[:40]!r}); expected {WANTED}: remove the lines "
+            "before the header"
+        )
     _check_delimiter(source, text)
-    if text.lstrip()[0] in "{[":
-        raise InputError(f"{source} looks like JSON; expected {WANTED}")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -164,6 +173,7 @@ def _csv(source: str, text: str) -> tuple[list[str], list[Any], list[str]]:
     if len(rows) == 1:
         raise InputError(f"{source} has a header but no rows; expected one row a run below it")
     width = len(header)
+    cells = "1 cell" if width == 1 else f"{width} cells"
     ragged = [
         f"{source}, line {line}: {len(row)} cell{'s' * (len(row) != 1)}"
         for row, line in zip(rows[1:], lines[1:], strict=True)
@@ -171,7 +181,7 @@ def _csv(source: str, text: str) -> tuple[list[str], list[Any], list[str]]:
     ]
     if ragged:
         refuse(
-            f"{width} cells in every row, as in the header (line {lines[0]})",
+            f"{cells} in every row, as in the header (line {lines[0]})",
             ragged,
             "fill the missing cells, and quote cells that contain commas",
         )

@@ -59,6 +59,13 @@ def validate(raw: RawTable, rules: Rules) -> RunTable:
     families, targets = header_families(raw, rules)
     params, tokens = _sizes(raw)
     ratios = _ratios(raw, families, rules)
+    awkward = [name for name in families if "," in name or "=" in name]
+    if awkward:
+        rules.notes.append(
+            f"{raw.source}: family names with a comma or an equals sign cannot be written as "
+            f"FAMILY=SHARE on a command line ({', '.join(map(repr, awkward[:_NAMED]))}); rename "
+            "the columns, or give ratios as a JSON file"
+        )
     losses = _block(raw, LOSS, targets, "a positive loss in nats per token", strict=True)
     _check_losses(raw, targets, losses, rules)
     names, kept = _names(raw, rules)
@@ -228,11 +235,15 @@ def _ratios(
     if len(loose):
         rules.notes.append(
             f"{places[loose[0]]}{f' and {len(loose) - 1} more' if len(loose) > 1 else ''}: the "
-            f"ratios sum to {sums[loose].min():.6g} to {sums[loose].max():.6g}; "
-            "they were divided by their sum"
+            f"ratios sum to {_range(sums[loose])}; they were divided by their sum"
         )
     # + 0.0 turns a negative zero into zero.
     return ratios / sums[:, None] + 0.0
+
+
+def _range(values: Float[np.ndarray, " some"]) -> str:
+    low, high = f"{values.min():.6g}", f"{values.max():.6g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _check_losses(
