@@ -4,10 +4,10 @@
     python tools/readme.py --check    only say what differs
 
 A block marked ```console holds commands (`$ …`, continued by a backslash), each followed by its
-output. Commands that start with `apportion` are carried out, in order, from the project's root
-copied to a temporary folder; others (`make`, `pip`) are left alone. A line `…` stands for lines
-that are left out: in --check it matches any number of them, and writing keeps what it hides hidden
-as long as the lines around it still stand in the output.
+output. Commands that start with `apportion` or `python` are carried out, in order, from the
+project's root copied to a temporary folder; others (`make`, `pip`) are left alone. A line `…` stands
+for lines that are left out: in --check it matches any number of them, and writing keeps what it
+hides hidden as long as the lines around it still stand in the output.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Command:
     @property
     def carried_out(self) -> bool:
         """Whether it is one of ours."""
-        return self.words[:1] == ["apportion"]
+        return self.words[0] in ("apportion", "python")
 
 
 def commands(block: str) -> list[Command]:
@@ -66,9 +66,9 @@ def commands(block: str) -> list[Command]:
 
 def carry_out(words: list[str], folder: Path) -> list[str]:
     """What a command prints on stdout, as lines; stderr is shown when it fails."""
-    code = "from apportion.cli import main; main()"
+    ours = ["-c", "from apportion.cli import main; main()"] if words[0] == "apportion" else []
     done = subprocess.run(
-        [sys.executable, "-c", code, *words[1:]],
+        [sys.executable, *ours, *words[1:]],
         cwd=folder,
         env={**os.environ, "COLUMNS": WIDTH},
         capture_output=True,
