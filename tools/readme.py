@@ -5,9 +5,9 @@
 
 A block marked ```console holds commands (`$ …`, continued by a backslash), each followed by its
 output. Commands that start with `apportion` or `python` are carried out, in order, from the
-project's root copied to a temporary folder; others (`make`, `pip`) are left alone. A line `…` stands
-for lines that are left out: in --check it matches any number of them, and writing keeps what it
-hides hidden as long as the lines around it still stand in the output.
+project's root copied to a temporary folder; others (`make`, `pip`) are left alone. A line `…`
+stands for lines that are left out: in --check it matches any number of them, and writing keeps what
+it hides hidden as long as the lines around it still stand in the output.
 """
 
 from __future__ import annotations
