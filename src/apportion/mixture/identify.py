@@ -183,7 +183,9 @@ def _held_notes(
     if not held:
         return []
     listed = [
-        f"{p.named(runs.order(target)).symbol} of {target} ({theta[k, q]:.3g})"
+        # The bound itself: the fit may have stopped within rounding of it.
+        f"{p.named(runs.order(target)).symbol} of {target} "
+        f"({min((p.lower, p.upper), key=lambda bound: abs(bound - theta[k, q])):.3g})"
         for k, target in enumerate(runs.targets)
         for q, p in enumerate(law.parameters(len(runs.families)))
         if (target, p.symbol) in held
