@@ -160,6 +160,10 @@ def test_ratios(apportion, here, ratios, said):
         (["export", "fit.json", "--to", "megatron", "--path", "romance=x"], "this is a fit"),
         (["export", "ratios.json", "--to", "megatron", "--path", "romance=a", "--path",
           "germanic=b", "--path", "slavic=c", "--path", "slavik=d"], "got one of slavik"),
+        (["export", "ratios.json", "--to", "nemo", "--path", "romance=x", "--seed", "3"],
+         "leave --seed out"),
+        (["export", "ratios.json", "--to", "mosaicml", "--path", "romance=x", "--seed", "-1"],
+         "a seed from 0 up, got -1"),
         (["report", "fit.json", "-o", "page.html", "--params", "1B"], "--tokens"),
         (["count", "text", "--bytes-per-token", "0"], "positive"),
         *(([verb, "runs.csv", "--seed", "-1"], "a seed from 0 up, got -1")

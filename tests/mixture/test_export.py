@@ -21,6 +21,7 @@ from mixture.synthetic import family_fit
 
 RATIOS = {"romance": 0.5, "slavic": 0.3, "indic": 0.2}
 PATHS = {"romance": "/data/ro", "slavic": "/data/sl", "indic": "/data/in"}
+SEEDLESS = ("megatron", "nemo", "axolotl")
 # Everything that any trainer needs, so that a test may pick any of them.
 SIZES = {
     "tokens": 1e9,
@@ -348,6 +349,16 @@ def test_ratios_that_no_trainer_takes(to, ratios, message):
         export(ratios, to, PATHS, **SIZES)
 
 
+def test_every_form_with_a_seed_has_the_one_that_was_given():
+    for to in TRAINERS:
+        if to not in SEEDLESS:
+            plain = export(RATIOS, to, PATHS, **SIZES)
+            assert export(RATIOS, to, PATHS, **SIZES, seed=0) == plain
+            given = export(RATIOS, to, PATHS, **SIZES, seed=76543)
+            assert given.count("76543") == 1
+            assert given != plain
+
+
 @pytest.mark.parametrize(
     ("to", "options", "message"),
     [
@@ -377,6 +388,8 @@ def test_ratios_that_no_trainer_takes(to, ratios, message):
             {"tokens_per_example": {**SIZES["tokens_per_example"], "indic": 0.0}},
             "positive tokens per example",
         ),
+        ("mosaicml", {"seed": -1}, "a seed from 0 up, got -1"),
+        *((to, {"seed": 0}, f"settings of {to} have no seed: leave seed out") for to in SEEDLESS),
         ("mosaicml", {"tokens": 100, "sequence_length": 512}, "one sample at least, got 100"),
         ("megatron", {"sequence_length": 0}, "sequence_length of 1 token or more, got 0"),
         ("megatron", {"max_epochs": 2.0}, "max_epochs needs supply=… and tokens=…"),

@@ -55,7 +55,9 @@ _TokensPerExample = Annotated[
         help="Mean tokens of an example per family (huggingface).", metavar="FAMILY=TOKENS,…"
     ),
 ]
-_Seed = Annotated[int, typer.Option(help="Seed of the trainer's shuffling.")]
+_Seed = Annotated[
+    int | None, typer.Option(help="Seed of the trainer's shuffling, where its form has one.")
+]
 _Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write there instead of printing.")]
 
 
@@ -69,7 +71,7 @@ def export(
     sequence_length: _SequenceLength = None,
     batch_tokens: _BatchTokens = None,
     tokens_per_example: _TokensPerExample = None,
-    seed: _Seed = 0,
+    seed: _Seed = None,
     out: _Out = None,
     json: Json = False,
 ) -> None:

@@ -30,6 +30,8 @@ TRAINERS: dict[str, Callable[[Plan], str]] = {
     "nanotron": configs.nanotron,
     "axolotl": configs.axolotl,
 }
+# Their form has no seed: it belongs in another part of the trainer's settings.
+_SEEDLESS = ("megatron", "nemo", "axolotl")
 
 
 def export(
@@ -43,7 +45,7 @@ def export(
     sequence_length: int | None = None,
     batch_tokens: int | None = None,
     tokens_per_example: Mapping[str, float] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     out: str | Path | None = None,
 ) -> str:
     """The configuration of a trainer for sampling ratios.
@@ -58,7 +60,7 @@ def export(
         sequence_length: tokens of a training sample (MosaicML, litgpt).
         batch_tokens: tokens of a global batch (OLMo-core).
         tokens_per_example: mean tokens of an example per source (Hugging Face).
-        seed: seed of the trainer's shuffling.
+        seed: seed of the trainer's shuffling, 0 if absent; for those whose form has one.
         out: write the text there as well, atomically.
 
     Returns:
@@ -72,6 +74,8 @@ def export(
     for name, value in (("sequence_length", sequence_length), ("batch_tokens", batch_tokens)):
         if value is not None and value < 1:
             raise InputError(f"expected {option(name)} of 1 token or more, got {value}")
+    if seed is not None:
+        _check_seed(to, seed)
     if isinstance(ratios, Optimum):
         tokens = ratios.tokens if tokens is None else tokens
         supply = ratios.supply if supply is None else supply
@@ -87,9 +91,19 @@ def export(
             sequence_length=sequence_length,
             batch_tokens=batch_tokens,
             tokens_per_example=tokens_per_example,
-            seed=seed,
+            seed=seed or 0,
         )
     )
     if out is not None:
         write_text(out, text)
     return text
+
+
+def _check_seed(to: str, seed: int) -> None:
+    if seed < 0:
+        raise InputError(f"expected a seed from 0 up, got {seed}")
+    if to in _SEEDLESS:
+        raise InputError(
+            f"the data settings of {to} have no seed: leave {option('seed')} out, and set it where "
+            f"{to} is started"
+        )
