@@ -189,7 +189,7 @@ def test_candidates_are_mixtures():
         ({"families": ("a", "", "b")}, "a name for every family, got a, nothing, b"),
         ({"families": ("a", " ")}, "a name for every family"),
         ({"tokens": [1.0]}, r"a tenth as many tokens as parameters .* from 80000 up"),
-        ({"tokens": [1e6, 7e4]}, r"70000 tokens beside 800000 parameters"),
+        ({"tokens": [1e6, 7e4]}, r"got 70000 beside 800000 parameters"),
         ({"max_runs": 0}, "max_runs of at least 1, got 0"),
         ({"repeats": -2}, "repeats of at least 1, got -2"),
         ({"noise": 0.0}, r"noise, .* above 0 such as noise=0\.01; got 0"),

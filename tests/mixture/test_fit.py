@@ -246,6 +246,7 @@ def test_as_many_runs_as_parameters_test_nothing() -> None:
             any("no more runs than the 6 parameters for f0, f1" in n for n in status.notes) == said
         )
         assert ("not to be trusted" in status.text) == said
+        assert (len(set(status.undetermined)) == 12) == said
 
 
 def test_a_family_without_a_share_gets_no_number(fitted: Fit) -> None:

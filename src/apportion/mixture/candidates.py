@@ -77,6 +77,24 @@ def default_mixtures(families: int, lowest: float, seed: int) -> np.ndarray:
     return candidate_mixtures(families, lowest, seed)
 
 
+def _check_amounts(values: list[float], tokens: list[float]) -> None:
+    """Sizes and budgets that a run table may have."""
+    amounts = np.array([*values, *tokens], dtype=float)
+    if not values or not len(tokens) or not np.isfinite(amounts).all() or (amounts <= 0).any():
+        raise InputError("expected at least one size and one number of tokens, all above 0")
+    if max(values) > MOST_PARAMS or max(tokens) > MOST_TOKENS:
+        raise InputError(
+            f"expected sizes up to {MOST_PARAMS:g} parameters and {MOST_TOKENS:g} tokens, got up "
+            f"to {max(values):g} and {max(tokens):g}"
+        )
+    if min(tokens) < FEWEST_TOKENS * max(values):
+        raise InputError(
+            f"expected at least a tenth as many tokens as parameters in every run, got "
+            f"{min(tokens):g} beside {max(values):g} parameters; no run table may have such "
+            f"runs: give {option('tokens')} from {math.ceil(FEWEST_TOKENS * max(values))} up"
+        )
+
+
 def make_pool(
     flops: float,
     sizes: Sequence[float] | Mapping[str, float],
@@ -98,20 +116,7 @@ def make_pool(
     # What is named twice would be two candidates, and `repeats` would count each by itself.
     values = list(sizes.values()) if isinstance(sizes, Mapping) else list(dict.fromkeys(sizes))
     tokens = list(dict.fromkeys(tokens))
-    amounts = np.array([*values, *tokens], dtype=float)
-    if not values or not len(tokens) or not np.isfinite(amounts).all() or (amounts <= 0).any():
-        raise InputError("expected at least one size and one number of tokens, all above 0")
-    if max(values) > MOST_PARAMS or max(tokens) > MOST_TOKENS:
-        raise InputError(
-            f"expected sizes up to {MOST_PARAMS:g} parameters and {MOST_TOKENS:g} tokens, got up "
-            f"to {max(values):g} and {max(tokens):g}"
-        )
-    if min(tokens) < FEWEST_TOKENS * max(values):
-        raise InputError(
-            f"expected at least a tenth as many tokens as parameters in every run, got "
-            f"{min(tokens):g} tokens beside {max(values):g} parameters; no run table may have such "
-            f"runs: give {option('tokens')} from {math.ceil(FEWEST_TOKENS * max(values))} up"
-        )
+    _check_amounts(values, tokens)
     ratios = np.asarray(mixtures, dtype=float)
     if ratios.ndim != 2 or ratios.shape[1] != len(families) or not len(ratios):
         raise InputError(

@@ -34,7 +34,14 @@ def status_of(
     """The status of a fit in words: converged, identified, rows left out, terms that vanished."""
     blocking = [] if converged else ["the solver did not settle; treat every number as a guess"]
     single, narrow, open_terms = _design_notes(law, runs)
-    blocking += [*single, *_exact_notes(law, runs, used)]
+    count = sum(p.upper > p.lower for p in law.parameters(len(runs.families)))
+    exact = [t for t, rows in zip(runs.targets, used.sum(axis=1), strict=True) if rows <= count]
+    blocking += single
+    if exact:
+        blocking.append(
+            f"no more runs than the {count} parameters for {', '.join(exact)}: the law passes "
+            "through such runs whatever the truth, so that its errors and R² say nothing; add runs"
+        )
     notes = [*narrow, *_unused_notes(law, runs, used), *_vanished_notes(law, runs, theta)]
     loose = {(target, s) for target in runs.targets for s in open_terms}
     loose |= set(loose_exponents(law, runs, theta, used))
@@ -52,7 +59,7 @@ def status_of(
             f"not determined by these runs (standard error above half the value): {listed}; "
             "predictions within the range of the runs hold, the exponents themselves do not"
         )
-    loose = [(t, s) for t in runs.targets for s in symbols if (t, s) in loose | held]
+    loose = [(t, s) for t in runs.targets for s in symbols if t in exact or (t, s) in loose | held]
     families = counted(len(runs.targets), "family", "families")
     text = f"{law.name}: converged on {counted(len(runs), 'run')} for {families}"
     if blocking:
@@ -156,18 +163,6 @@ def _design_notes(law: Law, runs: RunTable) -> tuple[list[str], list[str], list[
         # Amplitudes are stated at p = 1, which gamma alone leads to.
         open_terms += ["gamma", "A", "B", *_CONSTANTS]
     return single, narrow, open_terms
-
-
-def _exact_notes(law: Law, runs: RunTable, used: np.ndarray) -> list[str]:
-    """Families with no more runs than parameters: small errors mean nothing there."""
-    count = sum(p.upper > p.lower for p in law.parameters(len(runs.families)))
-    exact = [t for t, rows in zip(runs.targets, used.sum(axis=1), strict=True) if rows <= count]
-    if not exact:
-        return []
-    return [
-        f"no more runs than the {count} parameters for {', '.join(exact)}: the law passes through "
-        "such runs whatever the truth, so that its errors and R² say nothing; add runs"
-    ]
 
 
 def _held(law: Law, runs: RunTable, theta: np.ndarray) -> set[tuple[str, str]]:

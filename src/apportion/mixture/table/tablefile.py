@@ -139,18 +139,7 @@ def _decode(source: str, data: bytes) -> str:
 
 
 def _csv(source: str, text: str) -> tuple[list[str], list[Any], list[str]]:
-    start = text.lstrip()
-    if start.startswith(("{", "[", "<")):
-        kind = "a web page or XML" if start.startswith("<") else "JSON"
-        raise InputError(f"{source} looks like {kind}; expected {WANTED}: download or save it so")
-    first, *rest = start.splitlines() or [""]
-    # A header may begin so too, as in "#run,params,…".
-    if first.startswith("#") and (not rest or first.count(",") != rest[0].count(",")):
-        raise InputError(
-            f"{source} begins with a comment ({first[:40]!r}); expected {WANTED}: remove the lines "
-            "before the header"
-        )
-    _check_delimiter(source, text)
+    _refuse_other_text(source, text)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows: list[list[str]] = []
     lines: list[int] = []
@@ -195,6 +184,22 @@ def _csv(source: str, text: str) -> tuple[list[str], list[Any], list[str]]:
             f"({', '.join(header[:4])}…); expected a header: put the names into the first line"
         )
     return header, columns, [f"{source}, line {line}" for line in lines[1:]]
+
+
+def _refuse_other_text(source: str, text: str) -> None:
+    """JSON, a web page, a comment above the header, or another delimiter than the comma."""
+    start = text.lstrip()
+    if start.startswith(("{", "[", "<")):
+        kind = "a web page or XML" if start.startswith("<") else "JSON"
+        raise InputError(f"{source} looks like {kind}; expected {WANTED}: download or save it so")
+    first, *rest = start.splitlines() or [""]
+    # A header may begin so too, as in "#run,params,…".
+    if first.startswith("#") and (not rest or first.count(",") != rest[0].count(",")):
+        raise InputError(
+            f"{source} begins with a comment ({first[:40]!r}); expected {WANTED}: remove the lines "
+            "before the header"
+        )
+    _check_delimiter(source, text)
 
 
 def _check_delimiter(source: str, text: str) -> None:
