@@ -25,7 +25,7 @@ from apportion.mixture.comparison.verdict import Candidate, Verdict, judge
 from apportion.mixture.fit import fit
 from apportion.mixture.laws import LAWS, get_law
 from apportion.mixture.laws.base import Law
-from apportion.mixture.read import require_varied
+from apportion.mixture.read import require_table, require_varied
 from apportion.mixture.runs import RunTable
 
 # The mean over targets, and the mean loss, in the column `target` of the table.
@@ -133,6 +133,7 @@ def compare(
             nothing; test runs of other families or targets, or that are among the fitted ones; a
             family with one loss in all runs.
     """
+    require_table(runs)
     if seed < 0:
         raise InputError(f"expected a seed from 0 up, got {seed}")
     require_varied(runs)

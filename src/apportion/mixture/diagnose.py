@@ -26,6 +26,7 @@ from apportion.mixture.diagnosis.noise import Noise, seed_noise, within_cell_spr
 from apportion.mixture.diagnosis.regroup import find_grouping, judge_grouping
 from apportion.mixture.fit import fit as fit_law
 from apportion.mixture.laws.base import Law
+from apportion.mixture.read import require_table
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
 
@@ -127,6 +128,7 @@ def diagnose(
         InputError: unknown families, malformed requests, alpha outside (0, 1), or fewer usable runs
             than the law has parameters.
     """
+    require_table(runs)
     if not 0 < alpha < 1:
         raise InputError(f"expected alpha between 0 and 1 such as 0.05, got {alpha}")
     if seed < 0:

@@ -12,7 +12,7 @@ from apportion.mixture.identify import status_of
 from apportion.mixture.interval import bootstrap_weights
 from apportion.mixture.laws import get_law
 from apportion.mixture.laws.base import Conditions, Law, SeparableLaw
-from apportion.mixture.read import require_rows, require_varied
+from apportion.mixture.read import require_rows, require_table, require_varied
 from apportion.mixture.result import Fit, Status
 from apportion.mixture.runs import RunTable
 from apportion.mixture.solver import HUBER_DELTA, Minima, Problems, minimise
@@ -56,6 +56,7 @@ def fit(
         InputError: unknown law, fewer usable runs than parameters, a family with one loss in all
             runs, or runs over several (N, D) for a law that has no term for them.
     """
+    require_table(runs)
     law = get_law(law)
     _check_request(law, runs, bootstrap, seed, level)
     views = [runs.conditions(target) for target in runs.targets]
@@ -153,6 +154,8 @@ def _starts(law: Law, at: Conditions, log_loss: np.ndarray, weights: np.ndarray)
 
 
 def _check_request(law: Law, runs: RunTable, bootstrap: int, seed: int, level: float) -> None:
+    for name, value in (("bootstrap", bootstrap), ("seed", seed)):
+        _check_whole(name, value)
     if bootstrap < 0 or 0 < bootstrap < 20:
         raise InputError(
             f"expected {option('bootstrap', 0)} or at least 20 refits, got {bootstrap}"
@@ -168,3 +171,8 @@ def _check_request(law: Law, runs: RunTable, bootstrap: int, seed: int, level: f
                 f"{len(np.unique(values))} values of it ({values.min():g} to {values.max():g}); "
                 f"keep the runs of one of them, for example those with {need} = {values.max():g}"
             )
+
+
+def _check_whole(name: str, value: object) -> None:
+    if not isinstance(value, int | np.integer):
+        raise InputError(f"expected a whole number as {option(name)}, got {value!r}")

@@ -95,11 +95,12 @@ def optimize(
         InputError: a request that cannot be met (see `constraints.box`, `Objective.parse`).
         WeakFitError: the fit does not determine what the objective needs.
     """
+    bounds = {"floors": floors or {}, "caps": caps or {}, "fixed": fixed or {}}
+    _check_kinds(fit, bounds)
     size = parse_params(params), parse_tokens(tokens)
     goal = Objective.parse(objective, fit.targets)
     amounts = None if supply is None else fit.amounts(parse_supply(supply))
     fit = _discounted(fit, repetition, amounts)
-    bounds = {"floors": floors or {}, "caps": caps or {}, "fixed": fixed or {}}
     room = box(fit.families, size[1], supply=amounts, max_epochs=max_epochs, **bounds)
     unique = amounts if "unique" in fit.law.needs else None
     asked = _Request(fit, goal, room, size, unique, amounts, max_epochs)
@@ -167,6 +168,17 @@ class _Request:
         if self.fit.samples is None:
             return None
         return LossModel.of(self.fit, *self.size, self.unique, self.fit.samples)
+
+
+def _check_kinds(fit: object, bounds: Mapping[str, object]) -> None:
+    if isinstance(fit, str | Path):
+        raise InputError(f"expected a fit, got the path {str(fit)!r}; read the file first: load")
+    for name, value in bounds.items():
+        if not isinstance(value, Mapping):
+            raise InputError(
+                f"expected {option(name)} by family, such as {option(name, {'romance': 0.1})}; got "
+                f"{value!r}"
+            )
 
 
 def _discounted(fit: Fit, repetition: bool, amounts: np.ndarray | None) -> Fit:

@@ -79,6 +79,7 @@ def read_runs(
         raise InputError(f"expected format out of {', '.join(_FORMATS)}; got {format!r}")
     if not paths:
         raise InputError('expected at least one file: read_runs("runs.csv")')
+    _check_paths(paths)
     notes: list[str] = []
     raw_tables, layout = _load(paths, format, metrics, notes)
     foreign = layout != "own"
@@ -98,6 +99,15 @@ def read_runs(
     for note in notes:
         warnings.warn(note, InputWarning, stacklevel=2)
     return table
+
+
+def _check_paths(paths: Sequence[object]) -> None:
+    for path in paths:
+        if not isinstance(path, str | Path):
+            raise InputError(
+                "expected paths, one argument a file, such as read_runs(*files); got "
+                f"{type(path).__name__} {str(path)[:60]!r}"
+            )
 
 
 def _load(
@@ -298,6 +308,19 @@ def write_runs(table: RunTable, path: str | Path) -> None:
             handle.write(buffer.getvalue())
     else:
         raise InputError(f"expected a path ending in .csv or .parquet, got {path}")
+
+
+def require_table(runs: object) -> None:
+    """Refuse anything that is not a run table, a path above all.
+
+    Raises:
+        InputError: says how to read it.
+    """
+    if not isinstance(runs, RunTable):
+        raise InputError(
+            f"expected a run table, got {type(runs).__name__} {str(runs)[:60]!r}; read the file "
+            'first: read_runs("runs.csv")'
+        )
 
 
 def require_varied(table: RunTable) -> None:

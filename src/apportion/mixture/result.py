@@ -183,7 +183,7 @@ class Fit:
             for family, share in ratios.items():
                 values[self.runs.family_index(family)] = share
         else:
-            values = np.asarray(ratios, dtype=float)
+            values = _numbers(ratios)
         if values.shape != (len(self.families),):
             raise InputError(
                 f"expected {len(self.families)} ratios ({', '.join(self.families)}), "
@@ -278,6 +278,16 @@ class Fit:
         from apportion.mixture.fitfile import save_fit
 
         save_fit(self, path)
+
+
+def _numbers(ratios: object) -> np.ndarray:
+    try:
+        return np.asarray(ratios, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(
+            'expected ratios by family, such as {"romance": 0.6, "slavic": 0.4}, or numbers in '
+            f"table order; got {ratios!r}"
+        ) from None
 
 
 def settled(theta: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -69,9 +69,10 @@ def get_law(law: str | Law) -> Law:
     """
     if isinstance(law, Law):
         return law
-    if law in LAWS:
-        return LAWS[law]()
-    match = _REPETITION.fullmatch(law)
+    name = str(law)
+    if name in LAWS:
+        return LAWS[name]()
+    match = _REPETITION.fullmatch(name)
     if match is None or match["inner"] not in LAWS:
         raise InputError(
             f"expected a law out of {', '.join(LAWS)}, with '+repetition' behind it if wanted "

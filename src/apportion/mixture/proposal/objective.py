@@ -190,13 +190,14 @@ class Objective:
         every = np.ones(len(targets))
         if isinstance(spec, Mapping):
             return cls("weighted", _weights(spec, targets), True, False)
-        if spec in ("normalized", "worst"):
-            return cls(spec, every, True, spec == "worst")
-        if spec == "total":
-            return cls(spec, every, False, False)
-        kind, colon, family = spec.partition(":")
+        name = str(spec)
+        if name in ("normalized", "worst"):
+            return cls(name, every, True, name == "worst")
+        if name == "total":
+            return cls(name, every, False, False)
+        kind, colon, family = name.partition(":")
         if kind == "target" and colon:
-            return cls(spec, _weights({family: 1.0}, targets), True, False)
+            return cls(name, _weights({family: 1.0}, targets), True, False)
         raise InputError(
             "expected an objective out of normalized, total, worst, target:FAMILY, or weights such "
             f"as {option('objective', {targets[0]: 2})}; got {spec!r}"
