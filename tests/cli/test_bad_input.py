@@ -108,7 +108,7 @@ def test_an_unknown_law(apportion):
         ("romance=%,slavic=1", "got '%'"),
         ("romance=1.2,germanic=-.4,slavic=.2", "romance=1.2, germanic=-0.4"),
         ("", "ratios as romance=0.3,slavic=0.7 or the name of a JSON or CSV file; got nothing"),
-        ("binary.csv", "binary.csv: expected ratios as UTF-8 CSV"),
+        ("binary.csv", "binary.csv: expected ratios as CSV in UTF-8"),
         ("zeros.csv", "zeros.csv: expected ratios as "),
         ("binary.json", "binary.json: expected UTF-8 JSON"),
         (

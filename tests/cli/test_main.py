@@ -108,7 +108,7 @@ def test_a_shell_sees_the_same(program):
     fine = program("mixture", "predict", "fit.json", "--params", "2M", "--tokens", "20M",
                    "--ratios", "romance=.3,germanic=.3,slavic=.4", "--json")  # fmt: skip
     assert fine.code == 0, fine.err
-    assert [row["family"] for row in fine.json] == ["romance", "germanic", "slavic"]
+    assert [row["family"] for row in fine.json["losses"]] == ["romance", "germanic", "slavic"]
     wrong = program("mixture", "fit", "nowhere.csv")
     assert (wrong.code, wrong.out) == (1, "")
     assert wrong.err.startswith("error: ")
