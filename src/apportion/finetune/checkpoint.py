@@ -178,7 +178,9 @@ class Run:
             del everything
         route = attention.Join(rows, rest, key, value)
         by_rows, by_parameters = self._gradients(hidden, take(upstream, rows), rows, route)
-        by_hidden = put(upstream.clone(), rows, by_rows.to(upstream.dtype))
+        by_hidden = put(
+            upstream.clone(memory_format=torch.contiguous_format), rows, by_rows.to(upstream.dtype)
+        )
         return by_hidden, by_parameters
 
     def _keys_values(

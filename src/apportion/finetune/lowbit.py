@@ -84,7 +84,8 @@ def pack(x: Float[Tensor, "batch rows width"], bits: int) -> Packed:
 def outliers(x: Float[Tensor, "batch rows width"]) -> Int[Tensor, " outliers"]:
     """The channels with the largest absolute values over the batch, ascending."""
     count = outlier_count(x.shape[-1])
-    largest = torch.linalg.vector_norm(x, float("inf"), dim=(0, 1))
+    rows = x.flatten(0, 1)
+    largest = torch.maximum(rows.amax(dim=0), -rows.amin(dim=0))
     return largest.topk(count).indices.sort().values
 
 

@@ -92,6 +92,10 @@ def take(x: Tensor, index: Int[Tensor, "batch rows"], dim: int = 1) -> Tensor:
     Returns:
         (batch, ..., rows at `dim`, ...)
     """
+    if dim == 1 and x.ndim > 2:
+        # Whole rows are copied, which is faster than number by number.
+        lines = x.flatten(0, 1).index_select(0, _lines(index, *x.shape[:2]))
+        return lines.unflatten(0, tuple(index.shape))
     x = x.expand(index.shape[0], *x.shape[1:])
     shape = [1] * x.ndim
     shape[0], shape[dim] = index.shape
@@ -101,6 +105,18 @@ def take(x: Tensor, index: Int[Tensor, "batch rows"], dim: int = 1) -> Tensor:
 
 
 def put(out: Tensor, index: Int[Tensor, "batch rows"], values: Tensor) -> Tensor:
-    """Write `values` (batch, rows, ...) over the rows of `out` (batch, length, ...), in place."""
-    shape = [*index.shape, *[1] * (out.ndim - 2)]
-    return out.scatter_(1, index.view(shape).expand_as(values), values)
+    """Write `values` (batch, rows, ...) over the rows of `out` (batch, length, ...), in place.
+
+    `out` is contiguous.
+    """
+    lines = out.view(-1, *out.shape[2:])
+    lines.index_copy_(0, _lines(index, *out.shape[:2]), values.flatten(0, 1))
+    return out
+
+
+def _lines(index: Int[Tensor, "batch rows"], batch: int, length: int) -> Int[Tensor, " lines"]:
+    """Rows of every sample as rows of one long table; a single sample stands for all."""
+    if batch == 1:
+        return index.flatten()
+    first = torch.arange(batch, device=index.device)[:, None] * length
+    return (index + first).flatten()
