@@ -78,6 +78,24 @@ def test_fit_says_what_it_does_not_test_and_marks_bounds(apportion, monkeypatch)
     assert shown["E"][1] != "(bound)"
 
 
+def test_fit_says_that_an_interval_leaves_out_its_parameter(apportion, monkeypatch):
+    real = mx.fit
+
+    def away(*arguments, **options):
+        found = real(*arguments, **options)
+        samples = found.samples.copy()
+        samples[:, 1, 5] += 1.0
+        return replace(found, samples=samples)
+
+    ask = ("mixture", "fit", "runs.csv", "--bootstrap", "20", "--json")
+    assert not any("leaves out" in note for note in apportion(*ask).json["notes"])
+    monkeypatch.setattr(mx, "fit", away)
+    done = apportion(*ask)
+    said = "the interval of gamma of germanic leaves out the value itself: 20 refits are too few"
+    assert any(note.startswith(said) for note in done.json["notes"])
+    assert f"note: {said}" in done.err
+
+
 def test_fit_reads_other_layouts(apportion):
     done = apportion("mixture", "fit", "mixtures.csv", "losses.csv", "--format", "regmix",
                      "--params", "1M", "--tokens", "1B", "--law", "mixing", "--json")  # fmt: skip

@@ -50,6 +50,7 @@ def fit(
     """Fit a law to runs and say whether it can be trusted."""
     from apportion.mixture import fit as fit_law
     from apportion.mixture.figures.section_fit import UNTESTED
+    from apportion.mixture.proposal.notes import outside_notes
 
     show = Output(json, out)
     with show.progress(f"fitting, {bootstrap} refits" if bootstrap else "fitting") as progress:
@@ -75,7 +76,13 @@ def fit(
     shown.loc[~parameters["determined"] & ~held, ["value", "low", "high"]] = ""
     dropped = ["bound"] if bootstrap else ["bound", "low", "high"]
     show.table(shown.drop(columns=dropped), title + ")")
-    note(f"note: {UNTESTED}")
+    columns = parameters[["value", "low", "high"]].to_numpy(dtype=float).T
+    names = [
+        f"{p} of {f}" for p, f in zip(parameters["parameter"], parameters["family"], strict=True)
+    ]
+    outside = outside_notes(fitted, names, *columns)
+    for remark in (*outside, UNTESTED):
+        note(f"note: {remark}")
     if out is not None:
         show.wrote(out, "the fit")
     status = fitted.status
@@ -85,7 +92,7 @@ def fit(
             "runs": len(fitted.runs),
             "ok": status.ok,
             "status": status.text,
-            "notes": status.notes,
+            "notes": [*status.notes, *outside],
             "quality": quality,
             "parameters": parameters,
         }

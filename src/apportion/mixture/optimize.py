@@ -127,7 +127,7 @@ def optimize(
         ("the loss", "loss", "loss_low", "loss_high"),
     ):
         columns = table[[value, low, high]].to_numpy(dtype=float).T
-        notes += outside_notes(fit, what, fit.families, *columns)
+        notes += outside_notes(fit, [f"{what} of {f}" for f in fit.families], *columns)
     return Optimum(
         ratios=_by_family(fit, ratios),
         table=table,

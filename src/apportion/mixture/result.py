@@ -157,7 +157,8 @@ class Fit:
         silent = [not self.law.usable(at).all() for at in views]
         frame.loc[silent, ["loss", "low", "high"]] = np.nan
         point, low, high = frame[["loss", "low", "high"]].to_numpy(dtype=float).T
-        notes = fit_notes(self) + outside_notes(self, "the loss", self.targets, point, low, high)
+        names = [f"the loss of {target}" for target in self.targets]
+        notes = fit_notes(self) + outside_notes(self, names, point, low, high)
         if unique is not None:
             notes += blind_notes(self) or unlimited_notes(self, unique)
         frame.attrs["notes"] = notes + reach_notes(self, params, tokens, shares[0])

@@ -30,7 +30,6 @@ def fit_notes(fit: Fit) -> list[str]:
 
 def outside_notes(
     fit: Fit,
-    what: str,
     names: Sequence[str],
     value: Float[np.ndarray, " names"],
     low: Float[np.ndarray, " names"],
@@ -43,7 +42,7 @@ def outside_notes(
     if not listed or fit.samples is None:
         return []
     return [
-        f"the interval of {what} of {', '.join(listed)} leaves out the value itself: "
+        f"the interval of {', '.join(listed)} leaves out the value itself: "
         f"{counted(len(fit.samples), 'refit')} are too few, or refits end elsewhere than the fit; "
         f"fit with {option('bootstrap', 1000)}, and trust neither number if it stays so"
     ]
