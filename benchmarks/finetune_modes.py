@@ -1,8 +1,9 @@
 """Bytes, time and gradient of each mode on SmolLM2-135M, sides alternating.
 
 Saved bytes are live storages at the end of the forward, wherever they are held, with embedding and
-head frozen; the peak is that of forward and backward, gradients of the layers included. Times are of forward and backward together. The gradient
-is compared with the exact one of the same batch, over all layer weights.
+head frozen; the peak is that of forward and backward, gradients of the layers included. Times are
+of forward and backward together. The gradient is compared with the exact one of the same batch,
+over all layer weights.
 """
 
 from __future__ import annotations

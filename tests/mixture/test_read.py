@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 from apportion.errors import InputError, InputWarning
-from apportion.mixture.read import ModelShape, concat_runs, read_runs, require_rows, write_runs
+from apportion.mixture.read import ModelShape, concat_runs, read_runs, write_runs
 from apportion.mixture.runs import RunTable
+from apportion.mixture.table.required import require_rows
 
 
 def sound() -> pd.DataFrame:

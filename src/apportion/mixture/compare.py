@@ -25,8 +25,8 @@ from apportion.mixture.comparison.verdict import Candidate, Verdict, judge
 from apportion.mixture.fit import fit
 from apportion.mixture.laws import LAWS, get_law
 from apportion.mixture.laws.base import Law
-from apportion.mixture.read import require_table, require_varied
 from apportion.mixture.runs import RunTable
+from apportion.mixture.table.required import require_table, require_varied
 
 # The mean over targets, and the mean loss, in the column `target` of the table.
 AVERAGE, MEAN_LOSS = "average of targets", "mean loss"

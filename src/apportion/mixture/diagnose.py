@@ -26,9 +26,9 @@ from apportion.mixture.diagnosis.noise import Noise, seed_noise, within_cell_spr
 from apportion.mixture.diagnosis.regroup import find_grouping, judge_grouping
 from apportion.mixture.fit import fit as fit_law
 from apportion.mixture.laws.base import Law
-from apportion.mixture.read import require_table
 from apportion.mixture.result import Fit
 from apportion.mixture.runs import RunTable
+from apportion.mixture.table.required import require_table
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from apportion.mixture.identify import status_of
 from apportion.mixture.interval import bootstrap_weights
 from apportion.mixture.laws import get_law
 from apportion.mixture.laws.base import Conditions, Law, SeparableLaw
-from apportion.mixture.read import require_rows, require_table, require_varied
 from apportion.mixture.result import Fit, Status
 from apportion.mixture.runs import RunTable
 from apportion.mixture.solver import HUBER_DELTA, Minima, Problems, minimise
+from apportion.mixture.table.required import require_rows, require_table, require_varied
 from apportion.mixture.varpro import project
 
 __all__ = ["Fit", "Status", "fit", "stack"]
