@@ -69,13 +69,7 @@ def fit(
     title = "Parameters (N in millions, D in billions"
     if bootstrap:
         title += f"; low and high: {level:.0%} interval of {bootstrap} refits"
-    # What the runs leave open is said, not printed as a number.
-    shown = parameters.astype(object)
-    held = parameters["bound"] != ""
-    shown.loc[held, "value"] = [f"{number(v)} (bound)" for v in parameters.loc[held, "value"]]
-    shown.loc[~parameters["determined"] & ~held, ["value", "low", "high"]] = ""
-    dropped = ["bound"] if bootstrap else ["bound", "low", "high"]
-    show.table(shown.drop(columns=dropped), title + ")")
+    show.table(_shown(parameters, intervals=bootstrap > 0), title + ")")
     columns = parameters[["value", "low", "high"]].to_numpy(dtype=float).T
     names = [
         f"{p} of {f}" for p, f in zip(parameters["parameter"], parameters["family"], strict=True)
@@ -97,6 +91,15 @@ def fit(
             "parameters": parameters,
         }
     )
+
+
+def _shown(parameters: Any, intervals: bool) -> Any:
+    """Parameters as a table to read: what the runs leave open is said, not printed as a number."""
+    shown = parameters.astype(object)
+    held = parameters["bound"] != ""
+    shown.loc[held, "value"] = [f"{number(v)} (bound)" for v in parameters.loc[held, "value"]]
+    shown.loc[~parameters["determined"] & ~held, ["value", "low", "high"]] = ""
+    return shown.drop(columns=["bound"] if intervals else ["bound", "low", "high"])
 
 
 def predict(

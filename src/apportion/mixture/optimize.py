@@ -104,12 +104,7 @@ def optimize(
     room = box(fit.families, size[1], supply=amounts, max_epochs=max_epochs, **bounds)
     unique = amounts if "unique" in fit.law.needs else None
     asked = _Request(fit, goal, room, size, unique, amounts, max_epochs)
-    weak = weak_points(fit, goal, asked.model, room.held)
-    if weak and not force:
-        raise WeakFitError(
-            f"the fit does not support the objective {goal.name!r}: {'; '.join(weak)}. "
-            f"Add runs, use another objective or law, or go on with {option('force', True)}"
-        )
+    weak = _weak_points(asked, force)
     ratios, kkt = best_mixture(goal, asked.model, room)
     named = {PROPOSED: ratios}
     if _binds(room):
@@ -121,13 +116,7 @@ def optimize(
     change = another_seed(fit.runs, goal, asked.model, ratios)
     comparison = compare_mixtures(fit, goal, asked.model, asked.samples, room, named, change)
     table = _table(asked, ratios, named.get(UNCONSTRAINED, ratios), refits, progress)
-    notes = [*(f"weak: {reason}" for reason in weak), *fit_notes(fit)]
-    for what, value, low, high in (
-        ("the ratio", "ratio", "low", "high"),
-        ("the loss", "loss", "loss_low", "loss_high"),
-    ):
-        columns = table[[value, low, high]].to_numpy(dtype=float).T
-        notes += outside_notes(fit, [f"{what} of {f}" for f in fit.families], *columns)
+    notes = [*(f"weak: {reason}" for reason in weak), *fit_notes(fit), *_odd_intervals(fit, table)]
     return Optimum(
         ratios=_by_family(fit, ratios),
         table=table,
@@ -145,6 +134,29 @@ def optimize(
         supply=None if amounts is None else _by_family(fit, amounts),
         max_epochs=max_epochs,
     )
+
+
+def _weak_points(asked: _Request, force: bool) -> list[str]:
+    """What the objective needs and the fit does not determine; an error unless forced."""
+    weak = weak_points(asked.fit, asked.goal, asked.model, asked.room.held)
+    if weak and not force:
+        raise WeakFitError(
+            f"the fit does not support the objective {asked.goal.name!r}: {'; '.join(weak)}. "
+            f"Add runs, use another objective or law, or go on with {option('force', True)}"
+        )
+    return weak
+
+
+def _odd_intervals(fit: Fit, table: pd.DataFrame) -> list[str]:
+    """Intervals of the proposal that leave out their own value."""
+    notes: list[str] = []
+    for what, value, low, high in (
+        ("the ratio", "ratio", "low", "high"),
+        ("the loss", "loss", "loss_low", "loss_high"),
+    ):
+        columns = table[[value, low, high]].to_numpy(dtype=float).T
+        notes += outside_notes(fit, [f"{what} of {f}" for f in fit.families], *columns)
+    return notes
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,16 @@ def test_the_count_of_parameters_is_exact(shape: ModelShape) -> None:
     assert shape.params == total - 300 * shape.width
 
 
-@pytest.mark.parametrize("size", [(0, 1, 1, 1), (15, 1, 2, 8), (6, 1, 2, 8)])
-def test_impossible_shapes_are_refused(size: tuple[int, int, int, int]) -> None:
-    with pytest.raises(ValueError, match="model shape"):
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ((0, 1, 1, 1), "expected positive sizes"),
+        ((15, 1, 2, 8), "width must be heads times an even head size"),
+        ((6, 1, 2, 8), "width must be heads times an even head size"),
+    ],
+)
+def test_impossible_shapes_are_refused(size: tuple[int, int, int, int], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
         ModelShape(*size)
 
 
