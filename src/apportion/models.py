@@ -176,11 +176,6 @@ def _configs(model: nn.Module, implementation: str) -> list[Any]:
     return list(found.values())
 
 
-def has_dense_weights(module: nn.Module) -> bool:
-    """Whether a module is an ordinary linear layer, neither quantised nor adapted."""
-    return type(module) is nn.Linear
-
-
 def row_size(model: nn.Module) -> tuple[int, int]:
     """Width of the hidden states, and bytes of a number of theirs."""
     outer: Any = model

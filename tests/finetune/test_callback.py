@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from transformers import Trainer, TrainingArguments
@@ -95,5 +97,7 @@ def test_the_peak_can_be_counted_from_anew():
     assert peak_bytes(device) - before > 150e6
     del held
     reset_peak(device)
-    if peak_bytes(device) > before + 150e6:
-        pytest.skip("this system can't reset the peak")
+    # Asked of the system, not of the outcome: a reset that fails must not look like a skip.
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("this system has no /proc/self/clear_refs, which resets a process's peak")
+    assert peak_bytes(device) < before + 150e6

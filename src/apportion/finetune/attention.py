@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from apportion.errors import InputError
@@ -156,11 +156,6 @@ def mask_of(
     if mask is None:
         return (rows[:, None, :, None] >= columns[:, None, None, :]).contiguous()
     return take(take(mask, rows, dim=2), columns, dim=3)
-
-
-def visible(mask: Tensor) -> Bool[Tensor, "..."]:
-    """Where a mask lets a query see a key."""
-    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
 def check_sparse(implementation: str, layer: torch.nn.Module) -> None:

@@ -80,10 +80,6 @@ class Surroundings:
                 torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=False)
             )
 
-    def storages(self) -> list[Tensor]:
-        """The tensors held."""
-        return [*self.random, *self.experts]
-
 
 def _random_states(device: torch.device) -> list[Tensor]:
     states = [torch.get_rng_state()]

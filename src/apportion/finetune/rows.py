@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from apportion.finetune.tokens import Tokens
@@ -73,12 +73,6 @@ def others(kept: Int[Tensor, "batch kept"], length: int) -> Int[Tensor, "batch o
     # Every sample has the same number of them: a stable sort brings them to the front.
     order = torch.argsort(free.to(torch.uint8), dim=1, descending=True, stable=True)
     return order[:, : length - kept.shape[1]]
-
-
-def membership(kept: Int[Tensor, "batch kept"], length: int) -> Bool[Tensor, "batch length"]:
-    """Whether each row is kept."""
-    inside = torch.zeros(kept.shape[0], length, dtype=torch.bool, device=kept.device)
-    return inside.scatter_(1, kept, True)
 
 
 def take(x: Tensor, index: Int[Tensor, "batch rows"], dim: int = 1) -> Tensor:

@@ -6,6 +6,7 @@ worth keeping. Scores of different layers are added, so a rule that means shares
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,7 +46,7 @@ class View:
     layers: int
 
 
-class Saliency:
+class Saliency(ABC):
     """A rule that scores rows.
 
     Attributes:
@@ -60,9 +61,9 @@ class Saliency:
     first_only: ClassVar[bool] = False
     paper: ClassVar[str]
 
+    @abstractmethod
     def score(self, view: View) -> Float[Tensor, "batch length"]:
         """Score the rows of one layer, float32."""
-        raise NotImplementedError
 
 
 def attention_of(
