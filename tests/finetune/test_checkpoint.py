@@ -71,3 +71,13 @@ def test_sparse_is_the_detached_reference(kind, attention, side):
     with detached(model, [step.kept] * 3):
         expected = gradients(model, model(**inputs, use_cache=False).loss)
     assert_close(found, expected, tolerance)
+
+
+def test_dropped_rows_with_loss_keep_their_gradient_along_the_residual():
+    # More rows carry loss than are kept, so what is dropped has a gradient to pass on.
+    model, inputs = make("llama", torch.float64), batch((23, 23))
+    settings = {"keep": 0.4, "rest": "drop", "backward": "sparse", "loss": "model"}
+    _, found, step = attached(model, inputs, **settings)
+    with detached(model, [step.kept] * 3):
+        expected = gradients(model, model(**inputs, use_cache=False).loss)
+    assert_close(found, expected, 1e-9)
