@@ -83,30 +83,40 @@ def step(
     Returns:
         The loss.
     """
+    with attached(model, side, settings):
+        return once(model, inputs, side, between)
+
+
+def once(
+    model: Any, inputs: dict[str, Tensor], side: str, between: Callable[[], bool] | None = None
+) -> float:
+    """`step` of a model that the side is attached to already."""
     for parameter in model.parameters():
         parameter.grad = None
-    with _attached(model, side, settings):
-        if side in ("plain", "checkpointing"):
-            hidden = model.model(input_ids=inputs["input_ids"], use_cache=False).last_hidden_state
-            loss = ft.chunked_loss(hidden, inputs["labels"], ft.Head(None, model.lm_head))
-            del hidden
-        else:
-            loss = model(**inputs).loss
-        if between is None or between():
-            loss.backward()
+    if side in ("plain", "checkpointing"):
+        hidden = model.model(input_ids=inputs["input_ids"], use_cache=False).last_hidden_state
+        loss = ft.chunked_loss(hidden, inputs["labels"], ft.Head(None, model.lm_head))
+        del hidden
+    else:
+        loss = model(**inputs).loss
+    if between is None or between():
+        loss.backward()
     return float(loss.detach())
 
 
 @contextmanager
-def _attached(model: Any, side: str, settings: dict[str, Any]) -> Iterator[None]:
+def attached(model: Any, side: str, settings: dict[str, Any] | None = None) -> Iterator[None]:
+    """The model with a side attached."""
     if side == "plain":
         yield
     elif side == "checkpointing":
         model.activation_checkpointing_enable()
         yield
         model.activation_checkpointing_disable()
+        # It also made the embedding's output ask for a gradient, which later sides would store.
+        model.disable_input_require_grads()
     else:
-        with ft.attach(model, **{**ATTACHED.get(side, {}), **settings}):
+        with ft.attach(model, **{**ATTACHED.get(side, {}), **(settings or {})}):
             yield
 
 

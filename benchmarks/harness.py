@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -64,9 +65,18 @@ class Timing:
 
 
 def take_turns(
-    sides: Mapping[str, Callable[[], Any]], rounds: int, warmup: int = 1
+    sides: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    warmup: int = 1,
+    around: Callable[[str], AbstractContextManager[object]] | None = None,
 ) -> dict[str, Timing]:
     """Run all sides in turn, `rounds` times each after `warmup` rounds that are not counted.
+
+    Args:
+        sides: what to time, by name.
+        rounds: that count.
+        warmup: that don't.
+        around: gives the context of a side's turn, entered and left outside the clock.
 
     Raises:
         ValueError: fewer than one round, or no side.
@@ -77,9 +87,10 @@ def take_turns(
     values: dict[str, Any] = {}
     for number in range(warmup + rounds):
         for side, run in sides.items():
-            start = time.perf_counter()
-            values[side] = run()
-            took = time.perf_counter() - start
+            with around(side) if around else nullcontext():
+                start = time.perf_counter()
+                values[side] = run()
+                took = time.perf_counter() - start
             if number >= warmup:
                 seconds[side].append(took)
     return {side: Timing(side, tuple(took), values[side]) for side, took in seconds.items()}

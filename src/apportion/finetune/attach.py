@@ -24,6 +24,7 @@ from apportion.finetune.checkpoint import Layer, run_layer
 from apportion.finetune.fitted import rows_for
 from apportion.finetune.ledger import Ledger
 from apportion.finetune.outside import OutsideLoss
+from apportion.finetune.products import Products
 from apportion.finetune.published import run_published
 from apportion.finetune.report import Report, report_of
 from apportion.finetune.saliency import Saliency
@@ -120,6 +121,7 @@ class Handle:
                 self.ledger.held,
                 self.ledger.computed,
                 self._is_attached,
+                Products(module, models.routes_experts(module)),
             )
             for k, module in enumerate(modules)
         ]

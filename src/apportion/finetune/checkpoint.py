@@ -29,6 +29,7 @@ from torch.autograd.function import once_differentiable
 from apportion.errors import InputError
 from apportion.finetune import attention
 from apportion.finetune.calls import Rows
+from apportion.finetune.products import Products
 from apportion.finetune.replay import Surroundings
 from apportion.finetune.rows import others, put, take
 from apportion.finetune.step import Step, view_of
@@ -46,6 +47,7 @@ class Layer:
         held: told what the layer keeps at every step.
         computed: told which rows its sparse backward computes.
         attached: whether the model still has our attention, which a sparse backward needs.
+        products: of the layer; those that a backward never reads are left out of it.
     """
 
     module: torch.nn.Module
@@ -54,6 +56,7 @@ class Layer:
     held: Callable[[int, Kept], None]
     computed: Callable[[int, Tensor], None]
     attached: Callable[[], bool]
+    products: Products
 
     def trainable(self) -> list[torch.nn.Parameter]:
         """The parameters that get a gradient."""
@@ -120,7 +123,7 @@ class Run:
         index = step.exact_for(self.score)
         bits = step.settings.bits
         if bits is not None:
-            return keep_packed(hidden, index, bits)
+            return keep_packed(hidden, index, bits, step.fine_for(index))
         if seen is None:
             raise InputError(
                 f"expected attention of {type(self.layer.module).__name__} to go through the "
@@ -153,15 +156,11 @@ class Run:
         rows: Int[Tensor, "batch rows"] | None = None,
         route: attention.Route | None = None,
     ) -> tuple[Tensor, list[Tensor | None]]:
-        assert self.surroundings is not None
         hidden = hidden.detach().requires_grad_()
-        with (
-            torch.enable_grad(),
-            self.surroundings.again(rows, self.step.length),
-            attention.on(route),
-        ):
-            output = self.rows.at(rows)(hidden)
         wanted = [hidden, *self.layer.trainable()]
+        output = self.layer.products.for_gradients(
+            lambda: self._again(hidden, rows, route, gradient=True), wanted
+        )
         by_hidden, *by_parameters = torch.autograd.grad(output, wanted, upstream, allow_unused=True)
         return by_hidden, list(by_parameters)
 
@@ -187,21 +186,38 @@ class Run:
         self, hidden: Tensor, rows: Int[Tensor, "batch rows"]
     ) -> tuple[Tensor, Tensor]:
         """Keys and values of some rows: the layer up to its attention."""
-        assert self.surroundings is not None
         stop = attention.Stop()
-        with (
-            suppress(attention.Stopped),
-            torch.no_grad(),
-            self.surroundings.again(rows, self.step.length),
-            attention.on(stop),
-        ):
-            self.rows.at(rows)(hidden)
+
+        def run() -> None:
+            with suppress(attention.Stopped):
+                self._again(hidden, rows, stop, gradient=False)
+
+        def read(_: None) -> list[Tensor]:
+            return [] if stop.seen is None else [stop.seen.key, stop.seen.value]
+
+        self.layer.products.for_values(run, read)
         if stop.seen is None:
             raise InputError(
                 f"expected attention of {type(self.layer.module).__name__} to go through the "
                 "registry of attention functions; it did not; use backward='full'"
             )
         return stop.seen.key, stop.seen.value
+
+    def _again(
+        self,
+        hidden: Tensor,
+        rows: Int[Tensor, "batch rows"] | None,
+        route: attention.Route | None,
+        gradient: bool,
+    ) -> Tensor:
+        """The layer once more, as it ran the first time."""
+        assert self.surroundings is not None
+        with (
+            torch.set_grad_enabled(gradient),
+            self.surroundings.again(rows, self.step.length),
+            attention.on(route),
+        ):
+            return self.rows.at(rows)(hidden)
 
 
 class Checkpoint(torch.autograd.Function):

@@ -25,6 +25,9 @@ Word = TypeVar("Word")
 
 # Rows that a full backward stores exactly when not told: the sinks, and one in this many.
 ROWS_PER_EXACT = 64
+# Where no more rows than this share carry loss, a full backward keeps so many in 8 bits, those with
+# loss first: the gradient rests on them. With more, 8 bits for a part of them would gain little.
+FINE_UP_TO = 0.2
 # With loss on more rows than this share, dropping rows loses more than training on fewer samples
 # (benchmarks/finetune_frontier.py).
 SPARSE_UP_TO = 0.3
@@ -99,6 +102,18 @@ class Settings:
         """The settings of a batch whose budget allows so many exact rows."""
         ratio = exact / length
         return replace(self, keep=ratio, exact=ratio)
+
+    def fine_rows(self, loss_share: float, backward: Literal["full", "sparse"]) -> float:
+        """Share of rows stored in 8 bits where the others have 4.
+
+        Args:
+            loss_share: rows of the batch with loss, of the real ones.
+            backward: which one the batch gets.
+        """
+        asked = self.everything or self.exact is not None or self.bits != 4
+        if asked or backward == "sparse" or loss_share > FINE_UP_TO:
+            return 0.0
+        return FINE_UP_TO
 
     def exact_rows(self, length: int, backward: Literal["full", "sparse"]) -> float:
         """Share of rows stored in the model's dtype."""

@@ -38,6 +38,7 @@ class Step:
     total: Float[Tensor, "batch length"] | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
     _known: Int[Tensor, "batch exact"] | None = None
+    _fine: Int[Tensor, "batch fine"] | None = None
 
     def __post_init__(self) -> None:
         self.generator.manual_seed(self.settings.seed * 1_000_003 + self.number)
@@ -79,10 +80,31 @@ class Step:
                 self.kept = chosen
             return chosen
         if self._known is None:
-            latest = torch.arange(self.length, device=self.tokens.real.device)
-            latest = latest.to(torch.float32).expand(self.tokens.real.shape)
-            self._known = select(latest, self.tokens, self._exact_count)
+            self._known = self._before_any_score(self._exact_count)
         return self._known
+
+    def fine_for(self, exact: Int[Tensor, "batch exact"]) -> Int[Tensor, "batch fine"] | None:
+        """The rows that a layer stores in 8 bits, next after its exact ones; None: none.
+
+        Args:
+            exact: rows of `exact_for`.
+        """
+        share = self.settings.fine_rows(self.tokens.loss_share, self.backward)
+        count = min(self.length, exact.shape[1] + kept_count(share, self.length))
+        if share == 0 or count >= self.length:
+            return None
+        if self._fine is None:
+            both = self._before_any_score(count)
+            fine = torch.zeros_like(self.tokens.real).scatter_(1, both, True)
+            fine.scatter_(1, exact, False)
+            self._fine = fine.nonzero()[:, 1].view(len(fine), -1)
+        return self._fine
+
+    def _before_any_score(self, count: int) -> Int[Tensor, "batch rows"]:
+        """Sinks, rows with loss, then the latest before the end."""
+        latest = torch.arange(self.length, device=self.tokens.real.device)
+        latest = latest.to(torch.float32).expand(self.tokens.real.shape)
+        return select(latest, self.tokens, count)
 
     def add(self, score: Float[Tensor, "batch length"]) -> None:
         """Add one layer's saliency."""

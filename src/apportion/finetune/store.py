@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from apportion.finetune.lowbit import Packed, pack
 from apportion.finetune.rows import others, put, take
 
-_PACKED = ("codes", "scale", "offset", "channels", "exact")
+_PACKED = ("codes", "scale", "offset", "units", "channels", "exact")
+# Bits of the middle rung.
+FINE_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Kept:
         length: rows a sample.
         exact: the exact rows, in the model's dtype; all of them where `index` is None.
         index: which rows those are.
+        fine: rows in 8 bits, between the exact and the others; None: there are none.
+        fine_index: which rows those are.
         packed: the other rows in few bits; None: dropped.
         key, value: of the other rows where those are dropped, (batch, key heads, others, size).
     """
@@ -33,6 +38,8 @@ class Kept:
     length: int
     exact: Float[Tensor, "batch exact width"]
     index: Int[Tensor, "batch exact"] | None = None
+    fine: Packed | None = None
+    fine_index: Int[Tensor, "batch fine"] | None = None
     packed: Packed | None = None
     key: Tensor | None = None
     value: Tensor | None = None
@@ -45,15 +52,23 @@ class Kept:
         batch, _, width = self.exact.shape
         x = self.exact.new_empty(batch, self.length, width)
         put(x, self.index, self.exact)
-        return put(x, others(self.index, self.length), self.packed.unpack())
+        above = self.index
+        if self.fine is not None and self.fine_index is not None:
+            put(x, self.fine_index, self.fine.unpack())
+            above = torch.cat([above, self.fine_index], dim=1)
+        return put(x, others(above, self.length), self.packed.unpack())
 
     def split(self) -> tuple[Layout, list[Tensor]]:
         """The tensors, and what `Layout.join` needs to put them together again."""
-        tensors = {"exact": self.exact, "index": self.index, "key": self.key, "value": self.value}
-        if self.packed is not None:
-            tensors |= {f"packed.{name}": getattr(self.packed, name) for name in _PACKED}
+        names = ("exact", "index", "fine_index", "key", "value")
+        tensors = {name: getattr(self, name) for name in names}
+        bits = {}
+        for rung in ("fine", "packed"):
+            packed: Packed | None = getattr(self, rung)
+            if packed is not None:
+                tensors |= {f"{rung}.{name}": getattr(packed, name) for name in _PACKED}
+                bits[rung] = packed.bits
         held = {name: x for name, x in tensors.items() if x is not None}
-        bits = 0 if self.packed is None else self.packed.bits
         return Layout(self.length, tuple(held), self.exact.shape[-1], bits), list(held.values())
 
 
@@ -64,20 +79,22 @@ class Layout:
     length: int
     names: tuple[str, ...]
     width: int
-    bits: int
+    bits: dict[str, int]
 
     def join(self, tensors: Sequence[Tensor]) -> Kept:
         """Put the tensors of `Kept.split` together again."""
         named = dict(zip(self.names, tensors, strict=True))
-        packed = None
-        if self.bits:
-            parts = [named[f"packed.{name}"] for name in _PACKED]
-            packed = Packed(*parts, width=self.width, bits=self.bits)
+        rungs = {
+            rung: Packed(*(named[f"{rung}.{name}"] for name in _PACKED), width=self.width, bits=n)
+            for rung, n in self.bits.items()
+        }
         return Kept(
             self.length,
             named["exact"],
             named.get("index"),
-            packed,
+            rungs.get("fine"),
+            named.get("fine_index"),
+            rungs.get("packed"),
             named.get("key"),
             named.get("value"),
         )
@@ -89,11 +106,20 @@ def keep_all(hidden: Float[Tensor, "batch length width"]) -> Kept:
 
 
 def keep_packed(
-    hidden: Float[Tensor, "batch length width"], index: Int[Tensor, "batch exact"], bits: int
+    hidden: Float[Tensor, "batch length width"],
+    index: Int[Tensor, "batch exact"],
+    bits: int,
+    fine_index: Int[Tensor, "batch fine"] | None = None,
 ) -> Kept:
-    """Some rows as they are, the others in few bits."""
-    rest = take(hidden, others(index, hidden.shape[1]))
-    return Kept(hidden.shape[1], take(hidden, index), index, pack(rest, bits))
+    """Some rows as they are, the others in few bits, those at `fine_index` in more."""
+    above, fine = index, None
+    if fine_index is not None:
+        fine = pack(take(hidden, fine_index), FINE_BITS)
+        above = torch.cat([index, fine_index], dim=1)
+    rest = take(hidden, others(above, hidden.shape[1]))
+    return Kept(
+        hidden.shape[1], take(hidden, index), index, fine, fine_index, packed=pack(rest, bits)
+    )
 
 
 def keep_some(
