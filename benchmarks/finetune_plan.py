@@ -108,6 +108,7 @@ class Real:
         self.inner = models.unwrap(model)
         self.way = next(way for way in WAYS if way.name == option.name)
         self.inputs = probe.inputs_for(self.inner, case.batch, case.length, case.loss_share)
+        self.loss_share = case.loss_share
         self.optimizer = optimizer
 
     def seconds(self) -> float:
@@ -131,6 +132,8 @@ class Real:
             probe.undisturbed(self.inner),
             probe.prepared(self.inner, self.way.settings, self.way.checkpoints),
         ):
+            if self.way.settings is not None:
+                probe.learn(self.inner, self.loss_share)
             yield
 
     def _step(self) -> float:

@@ -8,7 +8,7 @@ import torch
 from apportion import finetune as ft
 from apportion.errors import InputError
 from apportion.finetune.fitted import rows_for, stored_bytes
-from finetune.tiny import batch, make
+from finetune.tiny import batch, gradients, make
 
 REFUSED = [
     ({"keep": 0}, r"expected keep in \(0, 1\], got 0; for example keep=0.25"),
@@ -105,3 +105,52 @@ def test_top_p_follows_the_saliency_up_to_its_cap():
             widths[share, cap] = sparse.ledger.step.kept.shape[1]
     assert widths[0.3, 1.0] < widths[0.8, 1.0]
     assert widths[0.8, 0.2] == 8
+
+
+def fine_rows(sizes: tuple[int, ...], answers: int | None, **settings) -> list[list[int]] | None:
+    """Rows that the first layer stores in 8 bits, sample by sample."""
+    model = make("llama")
+    with ft.attach(model, **{"backward": "full", **settings}) as sparse:
+        model(**batch(sizes, answers=answers))
+        step = sparse.ledger.step
+        found = step.fine_for(step.exact_for(None))
+    return None if found is None else found.tolist()
+
+
+def test_rows_with_loss_are_stored_in_8_bits():
+    # 40 rows: 4 sinks exact, a fifth in 8 bits; loss on 5 rows, then the latest before the end.
+    found = fine_rows((40, 40), answers=5)
+    assert [len(rows) for rows in found] == [8, 8]
+    for rows in found:
+        assert set(range(34, 39)) <= set(rows)
+        assert not set(rows) & set(range(4))
+        assert rows == sorted(rows)
+
+
+def test_padding_is_not_among_them():
+    found = fine_rows((40, 30), answers=4)
+    assert set(found[1]) <= set(range(4, 30))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"answers": None}, {"answers": 5, "rest": "8bit"}, {"answers": 5, "exact": 0.2},
+     {"answers": 5, "keep": 1.0}, {"answers": 5, "backward": "sparse"},
+     {"answers": 5, "keep": "60kB"}],
+)  # fmt: skip
+def test_no_rows_in_8_bits_where_they_gain_little_or_others_were_asked_for(settings):
+    assert fine_rows((40, 40), **settings) is None
+
+
+def test_a_fifth_in_8_bits_brings_the_gradient_nearer(monkeypatch):
+    model, inputs = make("llama"), batch((60, 60), answers=8)
+    exact = gradients(model, model(**inputs).loss)
+
+    def error() -> float:
+        with ft.attach(model, backward="full"):
+            found = gradients(model, model(**inputs).loss)
+        return sum(float((found[n] - exact[n]).square().sum()) for n in exact if "layers" in n)
+
+    with_fine = error()
+    monkeypatch.setattr("apportion.finetune.settings.FINE_UP_TO", 0.0)
+    assert with_fine < 0.5 * error()

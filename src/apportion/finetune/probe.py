@@ -295,6 +295,13 @@ def inputs_for(model: nn.Module, batch: int, length: int, loss_share: float) -> 
     return {"input_ids": ids, "labels": labels}
 
 
+def learn(model: nn.Module, loss_share: float) -> None:
+    """A step on few tokens: the first one after attaching finds out which products to leave out."""
+    model(**inputs_for(model, 1, 16, loss_share), use_cache=False).loss.backward()
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
 def run(model: nn.Module, inputs: dict[str, Tensor], meter: Meter | None) -> Trace:
     """One step's trace; gradients are dropped."""
     try:

@@ -104,6 +104,8 @@ class Survey:
             probe.only(self.model, excerpt),
             probe.prepared(self.model, way.settings, way.checkpoints),
         ):
+            if way.settings is not None:
+                probe.learn(self.model, self.loss_share)
             if not metered:
                 return probe.run(self.model, inputs, None)
             with meter_of(models.tensor_device(self.model)) as meter:

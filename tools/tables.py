@@ -1,0 +1,197 @@
+"""Tables in Markdown pages that are made from the benchmarks' committed figures.
+
+    python tools/tables.py            write every table between its marks
+    python tools/tables.py --check    only say what differs
+
+A page holds `<!-- table: NAME -->` and `<!-- end of table -->`; what stands between them is made
+from `benchmarks/results/`. Ledgers only grow: of each line the newest measurement counts.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/finetune.md")
+MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", flags=re.DOTALL)
+Row = dict[str, str]
+
+
+def newest(name: str, *keys: str) -> list[Row]:
+    """A ledger's rows, of each combination of `keys` the last, in the order of the last run."""
+    path = ROOT / "benchmarks" / "results" / f"{name}.csv"
+    with path.open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    found: dict[tuple[str, ...], Row] = {}
+    for row in rows:
+        key = tuple(row[k] for k in keys)
+        found.pop(key, None)
+        found[key] = row
+    return list(found.values())
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; all columns but the first to the right."""
+    lines = [" | ".join(head), " | ".join(["---", *["---:"] * (len(head) - 1)])]
+    lines += [" | ".join(row) for row in rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def megabytes(value: str) -> str:
+    """Bytes as MB, or GB from a thousand of them on."""
+    number = float(value) / 1e6
+    return f"{number / 1e3:.2f} GB" if number >= 1000 else f"{number:.1f} MB"
+
+
+def share(value: str) -> str:
+    """A ratio in two places; nothing stays nothing."""
+    return f"{float(value):.2f}" if value else ""
+
+
+def nearness(value: str) -> str:
+    """A cosine, with as many places as it takes to see how far from 1 it is."""
+    if not value:
+        return ""
+    number = float(value)
+    return "1" if number >= 0.99995 else f"{number:.4f}" if number > 0.99 else f"{number:.3f}"
+
+
+def ablation() -> str:
+    """README's: every part added in turn."""
+    rows = newest("finetune_ablation", "part")
+    return markdown(
+        ("each line adds", "saved", "peak", "time", "cosine"),
+        [
+            (
+                row["part"],
+                megabytes(row["saved_bytes"]),
+                megabytes(row["peak_bytes"]),
+                share(row["time_of_plain"]),
+                nearness(row["cosine"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def modes(data: str) -> str:
+    """Bytes, times and gradients of the modes."""
+    rows = [r for r in newest("finetune_modes", "data", "side") if r["data"] == data]
+    return markdown(
+        ("side", "time of plain", "of checkpointing", "saved, fp32", "saved, bf16", "cosine"),
+        [
+            (
+                row["side"],
+                share(row["time_of_plain"]),
+                share(row["time_of_checkpointing"]),
+                share(row["saved_fp32_of_checkpointing"]),
+                share(row["saved_bf16_of_checkpointing"]),
+                nearness(row["cosine"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def whole() -> str:
+    """Peaks of long context."""
+    rows = newest("finetune_whole", "labelled", "side")
+    return markdown(
+        ("tokens with loss", "side", "peak above the weights", "of plain", "of checkpointing"),
+        [
+            (
+                f"{row['labelled']} of 2,048",
+                row["side"],
+                megabytes(row["peak"]),
+                share(row["peak_of_plain"]),
+                share(row["peak_of_checkpointing"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+def loss() -> str:
+    """The chunked loss beside the plain one."""
+    rows = [r for r in newest("finetune_loss", "data", "head", "side") if r["side"] == "chunked"]
+    plain = {
+        (r["data"], r["head"]): r
+        for r in newest("finetune_loss", "data", "head", "side")
+        if r["side"] == "plain"
+    }
+    return markdown(
+        ("data", "head", "time of plain", "peak", "plain's peak", "gradient differs by"),
+        [
+            (
+                row["data"],
+                row["head"],
+                share(row["time_of_plain"]),
+                megabytes(row["peak_bytes"]),
+                megabytes(plain[row["data"], row["head"]]["peak_bytes"]),
+                row["gradient_error"],
+            )
+            for row in rows
+        ],
+    )
+
+
+def frontier() -> str:
+    """Sparse gradients beside fewer samples."""
+    rows = newest("finetune_frontier", "share")
+    return markdown(
+        (
+            "tokens with loss",
+            "keep 0.25",
+            "fewer samples, its time",
+            "keep 0.5",
+            "fewer samples, its time",
+        ),
+        [
+            (
+                f"{float(row['share']):.0%}",
+                share(row["sparse 0.25"]),
+                share(row["fewer at time of 0.25"]),
+                share(row["sparse 0.5"]),
+                share(row["fewer at time of 0.5"]),
+            )
+            for row in rows
+        ],
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "ablation": ablation,
+    "modes-completions": lambda: modes("completions"),
+    "modes-every-token": lambda: modes("every token"),
+    "whole": whole,
+    "loss": loss,
+    "frontier": frontier,
+}
+
+
+def filled(text: str) -> str:
+    """A page with its tables as the figures are now."""
+    return MARKED.sub(lambda m: f"{m[1]}\n{TABLES[m[2]]()}\n{m[4]}", text)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write or check; how many pages differ."""
+    different = 0
+    for name in PAGES:
+        path = ROOT / name
+        text = path.read_text(encoding="utf-8")
+        made = filled(text)
+        if made != text:
+            different += 1
+            print(f"{name} differs")
+            if "--check" not in arguments:
+                path.write_text(made, encoding="utf-8")
+    return different if "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
