@@ -11,7 +11,6 @@ between whole numbers of samples. The largest share at which both keep ratios wi
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 
 from finetune_setup import attached, cosine, layer_gradient, load, once, samples
-from harness import RESULTS, arguments, record, show
+from harness import arguments, newest, record, show
 
 SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
 KEEPS = (0.25, 0.5)
@@ -27,9 +26,12 @@ KEEPS = (0.25, 0.5)
 
 def times_of_plain() -> dict[str, float]:
     """The sparse sides' time, by the last run of finetune_modes.py."""
-    with (RESULTS / "finetune_modes.csv").open(encoding="utf-8", newline="") as handle:
-        rows = [row for row in csv.DictReader(handle) if row["data"] == "completions"]
-    return {row["side"]: float(row["time_of_plain"]) for row in rows if row["time_of_plain"]}
+    rows = newest("finetune_modes", "data", "side")
+    return {
+        row["side"]: float(row["time_of_plain"])
+        for row in rows
+        if row["data"] == "completions" and row["time_of_plain"]
+    }
 
 
 def part(inputs: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:

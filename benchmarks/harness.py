@@ -96,6 +96,18 @@ def take_turns(
     return {side: Timing(side, tuple(took), values[side]) for side, took in seconds.items()}
 
 
+def newest(name: str, *keys: str) -> list[dict[str, str]]:
+    """A ledger's rows, of each combination of `keys` the last, in the order of the last run."""
+    with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in rows:
+        key = tuple(row[k] for k in keys)
+        found.pop(key, None)
+        found[key] = row
+    return list(found.values())
+
+
 def ratio(slow: Timing, fast: Timing) -> float:
     """How many times faster `fast` is: the median over rounds of the ratio within the round."""
     return statistics.median(s / f for s, f in zip(slow.seconds, fast.seconds, strict=True))

@@ -26,17 +26,6 @@ def test_the_pages_say_what_the_ledgers_say(tables):
         assert tables.filled(text) == text, f"{page}: run python tools/tables.py"
 
 
-def test_the_newest_measurement_of_a_line_counts(tables, tmp_path, monkeypatch):
-    results = tmp_path / "benchmarks" / "results"
-    results.mkdir(parents=True)
-    (results / "some.csv").write_text("side,value\na,1\nb,2\na,3\n", encoding="utf-8")
-    monkeypatch.setattr(tables, "ROOT", tmp_path)
-    assert [tuple(row.values()) for row in tables.newest("some", "side")] == [
-        ("b", "2"),
-        ("a", "3"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("value", "said"), [("1.0", "1"), ("0.99984", "0.9998"), ("0.9129", "0.913"), ("", "")]
 )

@@ -9,29 +9,18 @@ from `benchmarks/results/`. Ledgers only grow: of each line the newest measureme
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from harness import newest  # noqa: E402 - from benchmarks
+
 PAGES = ("README.md", "docs/finetune.md")
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", flags=re.DOTALL)
-Row = dict[str, str]
-
-
-def newest(name: str, *keys: str) -> list[Row]:
-    """A ledger's rows, of each combination of `keys` the last, in the order of the last run."""
-    path = ROOT / "benchmarks" / "results" / f"{name}.csv"
-    with path.open(encoding="utf-8", newline="") as handle:
-        rows = list(csv.DictReader(handle))
-    found: dict[tuple[str, ...], Row] = {}
-    for row in rows:
-        key = tuple(row[k] for k in keys)
-        found.pop(key, None)
-        found[key] = row
-    return list(found.values())
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -150,3 +150,10 @@ def test_committed_ledgers_carry_the_stamp():
         assert rows, path
         assert tuple(rows[0])[-len(harness.STAMP) :] == harness.STAMP, path
         assert all(None not in row and None not in row.values() for row in rows), path
+
+
+def test_the_newest_measurement_of_a_line_counts(tmp_path, monkeypatch):
+    (tmp_path / "some.csv").write_text("side,value\na,1\nb,2\na,3\n", encoding="utf-8")
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    found = [tuple(row.values()) for row in harness.newest("some", "side")]
+    assert found == [("b", "2"), ("a", "3")]
