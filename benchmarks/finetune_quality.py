@@ -25,7 +25,7 @@ from torch import Tensor
 
 from apportion import finetune as ft
 from finetune_setup import load, text
-from harness import RESULTS, record, show
+from harness import RESULTS, newest, record, show
 
 PROSE = Path.home() / ".cache" / "apportion" / "multilingual-sweep" / "text"
 STEPS, BATCH, LENGTH = 80, 4, 256
@@ -188,7 +188,7 @@ def todo(task: str, modes: list[str], seeds: int) -> list[tuple[str, float, int]
 
 def summary() -> list[dict[str, Any]]:
     """Per task and mode: the best rate, and the reduction of the eval loss beside plain's."""
-    rows = done()
+    rows, times = done(), times_of_plain()
     out = []
     for task in dict.fromkeys(r["task"] for r in rows):
         of_task = [r for r in rows if r["task"] == task]
@@ -206,9 +206,22 @@ def summary() -> list[dict[str, Any]]:
                     "of_plain": round(sum(shares) / len(shares), 4) if shares else "",
                     "lowest": round(min(shares), 4) if shares else "",
                     "highest": round(max(shares), 4) if shares else "",
+                    "time_of_plain": round(times[mode], 3),
                 }
             )
     return out
+
+
+def times_of_plain() -> dict[str, float]:
+    """Of every mode's step; runs share the machine, so their own times say nothing."""
+    measured = {
+        row["side"]: float(row["time_of_plain"])
+        for row in newest("finetune_modes", "data", "side")
+        if row["data"] == "completions" and row["time_of_plain"]
+    }
+    times = {mode: measured.get(mode, measured["sparse 0.25"]) for mode in MODES}
+    # All layers of the published forward run on all rows, with a graph for the kept ones.
+    return {**times, **{mode: count / BATCH for mode, count in FEWER.items()}}
 
 
 def _reductions(rows: list[dict[str, str]], mode: str) -> dict[int, float]:

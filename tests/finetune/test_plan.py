@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import csv
 import warnings
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -235,3 +237,20 @@ def test_progress_reaches_the_end():
     plan(six("llama"), batch=1, length=16, rounds=1, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1
+
+
+def test_expected_cosines_are_those_that_were_measured():
+    path = Path(__file__).parents[2] / "benchmarks" / "results" / "finetune_modes.csv"
+    with path.open(encoding="utf-8", newline="") as handle:
+        measured = {(r["data"], r["side"]): r["cosine"] for r in csv.DictReader(handle)}
+    sides = {
+        "8-bit rows": ("every token", "ladder 8bit"),
+        "4-bit rows": ("every token", "ladder 4bit"),
+        "sparse, keep 0.5": ("completions", "sparse 0.5"),
+        "sparse, keep 0.25": ("completions", "sparse 0.25"),
+    }
+    expected = {way.name: way.cosine for way in WAYS if way.source != "exact"}
+    assert set(expected) == set(sides)
+    for name, side in sides.items():
+        # The last run's, rounded down.
+        assert -0.01 <= expected[name] - float(measured[side]) <= 0, name

@@ -347,3 +347,10 @@ def test_models_that_are_none(here, tmp_path):
         ft.train("no-such/model", here / "data.jsonl", tmp_path / "out")
     with pytest.raises(InputError, match="expected length of at most 256, the model's positions"):
         tune(here, tmp_path / "out", ft.Recipe(length=512))
+
+
+def test_several_processes_are_refused(here, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(InputError, match=r"expected one process, got 2 .*finetune\.attach"):
+        ft.train("model", "data.jsonl", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

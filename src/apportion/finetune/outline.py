@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from apportion import models
-from apportion.errors import InputError, option
 from apportion.finetune import probe
-from apportion.finetune.plan import Plan, plan_kinds
+from apportion.finetune.plan import Asked, Plan, check_positions, plan_kinds
 from apportion.finetune.probe import Kind
 from apportion.finetune.recipe import Recipe
 from apportion.finetune.survey import Progress
@@ -53,16 +52,12 @@ def plan_from_config(
     Raises:
         InputError: as `plan`; no such config.
     """
+    asked = Asked.checked(batch, length, memory, loss_share, rounds)
     compute = Recipe(lora=lora, dtype=dtype).compute_dtype()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
     model = models.outline(source, torch.float32 if lora is None else compute)
-    positions = models.positions(model)
-    if positions is not None and length > positions:
-        raise InputError(
-            f"expected {option('length')} of at most {positions}, the positions that {source} has, "
-            f"got {length}"
-        )
+    check_positions(model, str(source), length)
     whole = probe.kinds_of(model)
     picks = sorted(k for kind in whole for k in kind.members[:2])
     _shorten(model, picks)
@@ -74,16 +69,7 @@ def plan_from_config(
     with ExitStack() as stack:
         if compute != torch.float32:
             stack.enter_context(torch.autocast(device.type, dtype=compute))
-        return plan_kinds(
-            inner,
-            kinds,
-            batch=batch,
-            length=length,
-            memory=memory,
-            loss_share=loss_share,
-            rounds=rounds,
-            progress=progress,
-        )
+        return plan_kinds(inner, kinds, asked, progress)
 
 
 def _shorten(model: nn.Module, picks: list[int]) -> None:

@@ -64,6 +64,48 @@ class Option:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """The step that a plan is made for.
+
+    Attributes:
+        batch, length: samples of a step, and tokens of each, padding included.
+        loss_share: tokens that carry loss, of all, in (0, 1].
+        rounds: timed steps of each probe; their median counts.
+        memory: bytes that must be enough, if any.
+    """
+
+    batch: int
+    length: int
+    loss_share: float
+    rounds: int
+    memory: int | None
+
+    @classmethod
+    def checked(
+        cls, batch: int, length: int, memory: str | int | None, loss_share: float, rounds: int
+    ) -> Asked:
+        """From the user's words.
+
+        Raises:
+            InputError: a value out of range.
+        """
+        for name, value, least in (
+            ("batch", batch, 1),
+            ("length", length, 2),
+            ("rounds", rounds, 1),
+        ):
+            if value < least:
+                raise InputError(f"expected {option(name)} of {least} at least, got {value}")
+        if not 0 < loss_share <= 1:
+            raise InputError(
+                f"expected {option('loss_share')} in (0, 1] such as {option('loss_share', 0.2)}, "
+                f"got {loss_share}"
+            )
+        budget = None if memory is None else parse_bytes(memory)
+        return cls(batch, length, float(loss_share), rounds, budget)
+
+
+@dataclass(frozen=True)
 class Plan:
     """The ways to train, those that fit first, then by gradient, then by speed.
 
@@ -158,53 +200,44 @@ def plan(
         InputError: a value out of range; a model without a trainable parameter, with something
             attached already, or whose layers can't be found.
     """
+    asked = Asked.checked(batch, length, memory, loss_share, rounds)
     inner = models.unwrap(model)
-    kinds = probe.kinds_of(inner)
-    return plan_kinds(
-        inner,
-        kinds,
-        batch=batch,
-        length=length,
-        memory=memory,
-        loss_share=loss_share,
-        rounds=rounds,
-        progress=progress,
-    )
+    return plan_kinds(inner, probe.kinds_of(inner), asked, progress)
 
 
 def plan_kinds(
-    model: nn.Module,
-    kinds: Sequence[Kind],
-    *,
-    batch: int,
-    length: int,
-    memory: str | int | None = None,
-    loss_share: float = 1.0,
-    rounds: int = 3,
-    progress: Progress | None = None,
+    model: nn.Module, kinds: Sequence[Kind], asked: Asked, progress: Progress | None = None
 ) -> Plan:
     """As `plan`, for a decoder of which `model` holds two layers of each kind at least.
 
     Args:
         model: unwrapped.
         kinds: of the whole decoder's layers; `examples` of each are places in `model`.
+        asked: the step.
+        progress: takes the share that is done.
     """
-    _check(model, batch, length, loss_share, rounds)
-    budget = None if memory is None else parse_bytes(memory)
-    survey = Survey(model, kinds, length, loss_share, rounds, progress or (lambda share: None))
-    ways = ways_for(loss_share)
-    found, refused = survey.timelines(ways, batch)
+    check_positions(model, type(model).__name__, asked.length)
+    _check(model)
+    survey = Survey(
+        model, kinds, asked.length, asked.loss_share, asked.rounds, progress or (lambda share: None)
+    )
+    ways = ways_for(asked.loss_share)
+    found, refused = survey.timelines(ways, asked.batch)
     update = survey.update_seconds()
     options = [
-        _option(way, survey, found[way.name], update, budget) for way in ways if way.name in found
+        _option(way, survey, found[way.name], update, asked.memory)
+        for way in ways
+        if way.name in found
     ]
     options.sort(key=lambda o: (not o.fits, -o.cosine, o.seconds))
     smaller = None
-    if budget is not None and not options[0].fits:
+    if asked.memory is not None and not options[0].fits:
         least = min(options, key=lambda o: o.peak_bytes)
         way = next(way for way in ways if way.name == least.name)
-        smaller = survey.largest_batch(way, batch, budget)
-    return Plan(tuple(options), batch, length, float(loss_share), budget, refused, smaller)
+        smaller = survey.largest_batch(way, asked.batch, asked.memory)
+    return Plan(
+        tuple(options), asked.batch, asked.length, asked.loss_share, asked.memory, refused, smaller
+    )
 
 
 def _option(way: Way, survey: Survey, found: Timeline, update: float, budget: int | None) -> Option:
@@ -233,21 +266,21 @@ def _option(way: Way, survey: Survey, found: Timeline, update: float, budget: in
     )
 
 
-def _check(model: nn.Module, batch: int, length: int, loss_share: float, rounds: int) -> None:
-    for name, value, least in (("batch", batch, 1), ("length", length, 2), ("rounds", rounds, 1)):
-        if value < least:
-            raise InputError(f"expected {option(name)} of {least} at least, got {value}")
+def check_positions(model: nn.Module, name: str, length: int) -> None:
+    """Refuse samples that are longer than the model's positions.
+
+    Raises:
+        InputError: they are; calls the model by `name`.
+    """
     positions = models.positions(model)
     if positions is not None and length > positions:
         raise InputError(
-            f"expected {option('length')} of at most {positions}, the positions that "
-            f"{type(model).__name__} has, got {length}"
+            f"expected {option('length')} of at most {positions}, the positions that {name} has, "
+            f"got {length}"
         )
-    if not 0 < loss_share <= 1:
-        raise InputError(
-            f"expected {option('loss_share')} in (0, 1] such as {option('loss_share', 0.2)}, got "
-            f"{loss_share}"
-        )
+
+
+def _check(model: nn.Module) -> None:
     if probe.is_attached(model):
         raise InputError(
             f"expected a model without the sparse backward, got {type(model).__name__} with one "

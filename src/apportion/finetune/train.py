@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -70,6 +71,7 @@ def train(
     """
     recipe = recipe or Recipe()
     require("accelerate", "finetune")
+    _refuse_several_processes()
     folder = Path(out)
     _check_folder(folder, fresh)
     with models.quietly():
@@ -120,6 +122,16 @@ class _Prepared:
     recipe: Recipe
     identity: dict[str, Any]
     before: int
+
+
+def _refuse_several_processes() -> None:
+    count = os.environ.get("WORLD_SIZE", "1")
+    if count not in ("", "1"):
+        raise InputError(
+            f"expected one process, got {count} (WORLD_SIZE, as torchrun sets it), which would all "
+            "write to the same folder; start it without torchrun, or use "
+            "apportion.finetune.attach with your own Trainer under it"
+        )
 
 
 def _check_folder(folder: Path, fresh: bool) -> None:
