@@ -194,6 +194,7 @@ def main() -> None:
 
     def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--cases", type=int, default=30, help="random settings, from 0 up")
+        parser.add_argument("--again", default="", help="a model to measure again, or 'all'")
         parser.add_argument("--threads", type=int, default=2)
 
     options = arguments(__doc__, rounds=3, add=add)
@@ -201,9 +202,10 @@ def main() -> None:
     known = set() if options.dry else done()
     every: list[dict[str, Any]] = []
     for number in range(options.cases):
-        if number in known:
+        case = draw(number)
+        if number in known and options.again not in (case.model, "all"):
             continue
-        rows = trial(draw(number), options.rounds)
+        rows = trial(case, options.rounds)
         every += rows
         columns = ("model", "batch", "length", "loss_share", "lora", "way", "bytes_error",
                    "seconds_error")  # fmt: skip

@@ -1,9 +1,9 @@
-"""A short real run of a model with two of its decoder layers in place of all of them.
+"""A short real run of a model with a few of its decoder layers in place of all of them.
 
 What a layer costs is measured, not derived: formulas per architecture would have to know every
-kernel's workspace and every library's copies. Layers that are built alike cost alike, so one pair
-of each kind (full and sliding attention, dense and with experts, frozen and trained) stands for
-all: the first of the pair for the decoder's lowest layer, the second for every other.
+kernel's workspace and every library's copies. Layers that are built alike cost alike, so a few of
+each kind (full and sliding attention, dense and with experts, frozen and trained) stand for all:
+the first of them for the decoder's lowest layer, the second for every other.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from apportion.finetune.trace import Trace, record
 from apportion.meter import Meter
 
 _MISSING = object()
+# Weights of a probe's layers together, where the decoder has as many: more than caches hold, or a
+# layer would find its weights where it left them, as it does not between thirty others.
+COLD_BYTES = 2**26
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Excerpt:
     """The layers of a probe.
 
     Attributes:
-        layers: at most three.
+        layers: those that are timed, and what must stand around them.
         first, steady: which of them stand for the decoder's lowest layer and for the others.
     """
 
@@ -134,19 +137,22 @@ def _build(layer: nn.Module) -> Any:
 
 
 def excerpt_for(model: nn.Module, kind: Kind, kinds: Sequence[Kind]) -> Excerpt:
-    """The probe of one kind: two of its layers, and a trained one where the gradient needs it."""
+    """The probe of one kind: two of its layers, more where they are small, and a trained one where
+    the gradient needs it."""
     layers = models.decoder_layers(model)
-    at = list(kind.examples[:2])
-    pair = [layers[k] for k in at]
-    if len(pair) == 1:
-        pair.append(copy.deepcopy(pair[0]))
-        at.append(at[0])
+    each = max(1, bytes_of(layers[kind.examples[0]]))
+    count = max(2, min(len(kind.members), -(-COLD_BYTES // each)))
+    at = list(kind.examples[:count])
+    few = [layers[k] for k in at]
+    while len(few) < count:
+        few.append(copy.deepcopy(few[-1]))
+        at.append(at[-1])
     trained = next((k.examples[0] for k in kinds if k.gradient_bytes), None)
     if kind.gradient_bytes or trained is None or embeds_with_gradient(model):
-        return Excerpt(tuple(pair), tuple(at), 0, 1)
+        return Excerpt(tuple(few), tuple(at), 0, 1)
     if kind.reached:  # frozen, above a trained layer
-        return Excerpt((layers[trained], *pair), (trained, *at), 1, 2)
-    return Excerpt((*pair, layers[trained]), (*at, trained), 0, 1)
+        return Excerpt((layers[trained], *few), (trained, *at), 1, 2)
+    return Excerpt((*few, layers[trained]), (*at, trained), 0, 1)
 
 
 @contextmanager

@@ -220,12 +220,13 @@ class _Watch(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         carried, keys = self.of(given), {_key(x) for x in given}
+        own = set() if self.number is None else {self.number}
         for x in tree_leaves(out):
             if isinstance(x, Tensor):
                 # A view of a weight is no product. A storage that is new at an old address starts
                 # afresh: it is no input.
-                new = self.number is not None and _key(x) not in keys
-                self._made_from[_key(x)] = carried | {self.number} if new else carried
+                new = bool(own) and _key(x) not in keys
+                self._made_from[_key(x)] = carried | own if new else carried
         return out
 
 
