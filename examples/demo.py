@@ -1,8 +1,9 @@
-"""`make demo`: from real training runs to sampling ratios and a page, then a live mini-sweep.
+"""`make demo`: from real training runs to sampling ratios, a live mini-sweep, then fine-tuning.
 
 Every step is one command line, printed as it is carried out; output goes to `demo-output/`. The
 runs are our own sweep over five language families, which comes with the package. The mini-sweep
-trains four small models on text that every machine with Python and numpy has.
+trains four small models on text that every machine with Python and numpy has. Fine-tuning is that
+of SmolLM2-135M on Python's manual: a few steps of each way to train it, side by side.
 """
 
 from __future__ import annotations
@@ -113,6 +114,16 @@ def main() -> None:
     mini = pd.read_csv(OUT / "mini.csv").set_index("run").loc[list(MIXTURES)]
     print("\nLoss in nats per token on held-out text (the more of a kind, the lower its loss):\n")
     print(mini.filter(like="loss_").to_string(float_format="{:.3f}".format))
+
+    print("\n\n=== 7. Fine-tuning: what a step takes, and what it loses\n", flush=True)
+    import demo_finetune
+
+    demo_finetune.main()
+    step(
+        "8. The same before anything runs: what would fit?",
+        f"apportion plan finetune {demo_finetune.smollm2.folder()} --full --batch 2 "
+        "--length 256 --loss-share 0.2 --memory 3GB --rounds 1",
+    )
     print(f"\nDone in {time.monotonic() - began:.0f} s. The page: {(OUT / 'page.html').resolve()}")
 
 

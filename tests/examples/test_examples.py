@@ -113,3 +113,16 @@ def test_the_demo_prints_what_it_runs(monkeypatch, capsys):
     monkeypatch.setattr(demo, "run", lambda words: 1)
     with pytest.raises(SystemExit, match="1"):
         demo.step("title", "apportion --help")
+
+
+def test_the_demo_trains_side_by_side(monkeypatch, capsys):
+    demo = script("demo_finetune")
+    for name, value in (("STEPS", 2), ("BATCH", 1), ("LENGTH", 96), ("ANSWER", 16)):
+        monkeypatch.setattr(demo, name, value)
+    found = demo.main()
+    losses = [side["losses"] for side in found.values()]
+    assert all(each[0] == pytest.approx(losses[0][0], rel=1e-5) for each in losses)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # checkpointing is exact
+    peaks = [side["peak"] for side in found.values()]
+    assert peaks[0] > peaks[1] > 0
+    assert "keep=0.25" in capsys.readouterr().out

@@ -83,7 +83,7 @@ class Products:
     def _run(
         self, key: Hashable, run: Callable[[], Out], needed: Callable[[_Watch, Out], set[int]]
     ) -> Out:
-        if self._off:
+        if self._off or self._looked_at():
             return run()
         known = self._known.get(key)
         if known is None:
@@ -102,20 +102,20 @@ class Products:
         hooks = torch.autograd.graph.saved_tensors_hooks(watch.save, lambda x: x)
         with watch, hooks, _Numbered(NONE, watch) as calls:
             out = run()
-        if self._hidden_readers(out):
+        if isinstance(out, Tensor) and _has_python_node(out):
             self._off = True
         else:
             unread = frozenset(range(len(calls.weights))) - needed(watch, out)
             self._known[key] = _Known(tuple(calls.weights), unread)
         return out
 
-    def _hidden_readers(self, out: object) -> bool:
-        hooked = any(
+    def _looked_at(self) -> bool:
+        """Whether a hook sees what a product gives; one may have come since the last time."""
+        return any(
             m._forward_hooks  # pyright: ignore[reportPrivateUsage]
             for m in self._layer.modules()
             if isinstance(m, nn.Linear)
         )
-        return hooked or (isinstance(out, Tensor) and _has_python_node(out))
 
 
 def _has_python_node(out: Tensor) -> bool:

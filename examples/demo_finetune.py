@@ -1,6 +1,6 @@
 """A few steps of SmolLM2-135M on real text: plain, gradient checkpointing, and `attach`.
 
-    python examples/finetune_side_by_side.py
+    python examples/demo_finetune.py
 
 The text is Python's own manual; the model continues passages of it, and only the continuation
 carries loss. Every side starts from the same weights and sees the same batches, so losses compare
@@ -80,29 +80,28 @@ def train(model: Any, side: str, data: list[dict[str, torch.Tensor]]) -> dict[st
     return {"losses": losses, "seconds": sorted(seconds)[len(seconds) // 2], "peak": peak}
 
 
-def main() -> None:
-    """Run every side and print the table."""
+def main() -> dict[str, dict[str, Any]]:
+    """Run every side, print the table, and give what was found."""
     folder = smollm2.folder()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     original = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
     data = batches(tokenizer)
     table = Table("", *(f"loss {k + 1}" for k in range(STEPS)), "peak", "s / step", "time")
-    plain = 0.0
-    for side in SIDES:
-        found = train(copy.deepcopy(original), side, data)
-        plain = plain or found["seconds"]
+    results = {side: train(copy.deepcopy(original), side, data) for side in SIDES}
+    for side, found in results.items():
         table.add_row(
             side,
             *(f"{loss:.4f}" for loss in found["losses"]),
             format_bytes(found["peak"]),
             f"{found['seconds']:.2f}",
-            f"{found['seconds'] / plain:.2f}",
+            f"{found['seconds'] / results['plain']['seconds']:.2f}",
         )
     Console().print(table)
     Console().print(
         f"{BATCH} samples of {LENGTH} tokens, {ANSWER} of them with loss. The peak is what a step "
         "holds above the weights, the gradients of all weights (the same on every side) included."
     )
+    return results
 
 
 if __name__ == "__main__":
