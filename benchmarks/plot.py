@@ -44,10 +44,12 @@ def modes() -> Any:
         x, y = float(row["saved_bf16_of_checkpointing"]), float(row["time_of_plain"])
         axes.scatter(x, y, s=60, color=colour(row["side"]), zorder=3)
         said = f"{row['side']}\ncosine {float(row['cosine']):.3f}"
-        axes.annotate(said, (x, y), (7, -4), textcoords="offset points", va="top")
+        above = row["side"] == "ladder 4bit"
+        axes.annotate(said, (x, y), (7, 6 if above else -4), textcoords="offset points",
+                      va="bottom" if above else "top")  # fmt: skip
     axes.axhline(1.0, color=OTHERS, lw=0.8, ls="--")
     axes.text(0.02, 1.01, "plain training (19 × the bytes)", color=OTHERS, va="bottom")
-    axes.set(xlim=(0, 1.35), ylim=(0.5, 1.3))
+    axes.set(xlim=(0, 1.35), ylim=(0.5, 1.35))
     axes.set_xlabel("bytes stored for the backward, of checkpointing's (bfloat16)")
     axes.set_ylabel("time of a step, of plain's")
     axes.set_title("A third to two thirds of checkpointing's bytes, at its time or far less")
@@ -80,15 +82,16 @@ def ablation() -> Any:
     columns = (
         ("saved bytes, MB (log)", [float(r["saved_bytes"]) / 1e6 for r in rows], "{:.0f}"),
         ("time of a step, of plain's", [float(r["time_of_plain"]) for r in rows], "{:.2f}"),
-        ("1 - cosine (log)", [max(1e-5, 1 - float(r["cosine"])) for r in rows], "{:.4f}"),
+        ("1 - cosine (log)", [max(2e-4, 1 - float(r["cosine"])) for r in rows], "{:.4f}"),
     )
     for axes, (title, values, form) in zip(panels, columns, strict=True):
         axes.barh(names, values, color=PALE)
         for k, value in enumerate(values):
-            axes.text(value, k, " " + (form.format(value) if value > 1e-5 else "0"), va="center")
+            axes.text(value, k, " " + (form.format(value) if value > 2e-4 else "0"), va="center")
         axes.set_title(title)
         if "log" in title:
             axes.set_xscale("log")
+            axes.set_xlim(left=min(values) / (1 if title.startswith("1") else 2))
         axes.margins(x=0.35)
         axes.tick_params(axis="y", length=0)
     return figure

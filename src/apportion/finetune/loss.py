@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from apportion.errors import InputError
+from apportion.finetune.fused import fused_loss
 from apportion.finetune.tokens import IGNORED
 
 # Numbers of a chunk's logits: 64 MB in float32. Products of fewer rows are slower.
@@ -91,7 +92,14 @@ def chunked_loss(
     wanted = flat[rows]
     count = rows.numel() if num_items is None else num_items
     settings = _Settings(head, float(label_smoothing), autocast)
-    total = _ChunkedLoss.apply(settings, hidden, rows, wanted, *head.parameters())
+    kind = hidden.device.type
+    fused = fused_loss(head.linear, head.softcap, settings.smoothing, _dtype(hidden), kind)
+    if fused is not None:
+        with autocast() if autocast else nullcontext():
+            x = hidden.reshape(-1, hidden.shape[-1])[rows]
+            total = fused((x if head.norm is None else head.norm(x)).to(_dtype(x)), wanted)
+    else:
+        total = _ChunkedLoss.apply(settings, hidden, rows, wanted, *head.parameters())
     assert isinstance(total, Tensor)
     return total / (count.to(total.device) if isinstance(count, Tensor) else count)
 
