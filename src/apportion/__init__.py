@@ -5,6 +5,7 @@ transformers nor scipy:
 
 - `apportion.mixture`: how much of each language goes into pretraining.
 - `apportion.finetune`: which activations are worth keeping while fine-tuning.
+- `apportion.prefill`: which tokens are worth remembering while reading a long context.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_CAPABILITIES = ("mixture", "finetune")
+_CAPABILITIES = ("mixture", "finetune", "prefill")
 
 if TYPE_CHECKING:
     from apportion import finetune as finetune
     from apportion import mixture as mixture
+    from apportion import prefill as prefill
 
-__all__ = ["__version__", "finetune", "mixture"]
+__all__ = ["__version__", "finetune", "mixture", "prefill"]
 
 
 def __getattr__(name: str) -> Any:
