@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import torch
 from finetune_setup import attached, cosine, layer_gradient, load, once, samples
 from harness import arguments, newest, record, show
 
-SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0)
 KEEPS = (0.25, 0.5)
 
 
@@ -34,19 +35,16 @@ def times_of_plain() -> dict[str, float]:
     }
 
 
-def part(inputs: dict[str, torch.Tensor], count: int) -> dict[str, torch.Tensor]:
-    """The first samples of a batch."""
-    return {name: x[:count] for name, x in inputs.items()}
-
-
 def cosines(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, float]:
     """Of every side, to the gradient of the whole batch."""
     batch = len(inputs["input_ids"])
     found: dict[str, float] = {}
-    parts = []
-    for count in range(1, batch + 1):
-        once(model, part(inputs, count), "plain")
-        parts.append(layer_gradient(model))
+    # Samples have as many labels each, so a part's gradient is the mean of its samples'.
+    parts = [torch.zeros(0)] * batch
+    for k in range(batch):
+        once(model, {name: x[k : k + 1] for name, x in inputs.items()}, "plain")
+        gradient = layer_gradient(model)
+        parts[k] = gradient if k == 0 else parts[k - 1] + gradient
     for count, gradient in enumerate(parts, 1):
         found[f"fewer {count}"] = cosine(gradient, parts[-1])
     for keep in KEEPS:
@@ -84,6 +82,7 @@ def main() -> None:
             row[f"gain {keep}"] = round(middle[f"sparse {keep}"] - float(equal), 4)
         rows.append(row)
         show([row])
+        sys.stdout.flush()
     pays = [r["share"] for r in rows if all(r[f"gain {keep}"] > 0 for keep in KEEPS)]
     print(f"both sparse backwards beat fewer samples of equal time up to {max(pays, default=0)}")
     if not options.dry:

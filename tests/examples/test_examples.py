@@ -123,6 +123,6 @@ def test_the_demo_trains_side_by_side(monkeypatch, capsys):
     losses = [side["losses"] for side in found.values()]
     assert all(each[0] == pytest.approx(losses[0][0], rel=1e-5) for each in losses)
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)  # checkpointing is exact
-    peaks = [side["peak"] for side in found.values()]
-    assert peaks[0] > peaks[1] > 0
+    stored = [side["stored"] for side in found.values()]
+    assert stored[0] > stored[1] > stored[3] > stored[2] > 0
     assert "keep=0.25" in capsys.readouterr().out

@@ -53,6 +53,6 @@ def test_sparse_is_the_detached_reference(model):
     inputs = batch((23, 17), answers=6)
     _, found, step = attached(model, inputs, **SPARSE)
     assert step.kept.shape[1] < 23
-    with detached(model, [step.kept] * 3):
+    with detached(model.get_base_model(), [step.kept] * 3):
         expected = gradients(model, model(**inputs, use_cache=False).loss)
     assert_close(found, expected, 1e-4)

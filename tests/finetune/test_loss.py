@@ -115,7 +115,7 @@ def test_attached_loss_is_the_models_own(kind, tied):
     assert torch.allclose(output.loss, expected, rtol=1e-6)
     assert set(ours) == set(theirs)
     for name, gradient in theirs.items():
-        assert torch.allclose(ours[name], gradient, atol=2e-6 * float(gradient.abs().max())), name
+        assert torch.allclose(ours[name], gradient, atol=5e-6 * float(gradient.abs().max())), name
 
 
 def test_num_items_in_batch_is_the_denominator():

@@ -153,4 +153,4 @@ def test_a_fifth_in_8_bits_brings_the_gradient_nearer(monkeypatch):
 
     with_fine = error()
     monkeypatch.setattr("apportion.finetune.settings.FINE_UP_TO", 0.0)
-    assert with_fine < 0.5 * error()
+    assert with_fine < 0.8 * error()

@@ -64,7 +64,7 @@ def test_keep_1_is_gradient_checkpointing_bit_for_bit(model, inputs, exact):
 @pytest.mark.parametrize(
     ("settings", "least", "most"),
     [
-        ({"backward": "full", "rest": "4bit"}, 0.98, 0.20),
+        ({"backward": "full", "rest": "4bit"}, 0.99, 0.23),
         ({"backward": "full", "rest": "8bit"}, 0.999, 0.32),
         ({"keep": 0.25, "backward": "sparse"}, 0.70, 0.40),
         ({"keep": 0.5, "backward": "sparse"}, 0.85, 0.61),
