@@ -103,6 +103,26 @@ def test_padding_in_front_changes_nothing(name):
         assert x.kept[x.kept >= 0].tolist() == (y.kept[y.kept >= 0] - 4).tolist()
 
 
+@pytest.mark.parametrize("name", [name for name in LOOKING if get_scorer(name).name != "tova"])
+def test_padded_rows_ask_nothing(name):
+    # As where the shorter sample of two has ended: its last rows stand behind real ones.
+    view = read(get_scorer(name), text(padding=(0,)))[1].view
+    entries, rows = view.real.shape[1] - 2, view.queries.shape[3] - 2
+    ended = replace(view, real=view.real & (torch.arange(entries + 2) < entries))
+    parts = {part: getattr(view, part)[:, :, :entries] for part in ("keys", "values", "order")}
+    shorter = replace(
+        view,
+        queries=view.queries[:, :, :, :rows],
+        real=view.real[:, :entries],
+        carried={part: sums[:, :, :entries] for part, sums in view.carried.items()},
+        **parts,
+    )
+    found, alone = get_scorer(name).score(ended), get_scorer(name).score(shorter)
+    assert torch.allclose(found.values[:, :, :entries], alone.values, atol=1e-6)
+    if alone.keep is not None:
+        assert torch.equal(found.keep[:, :, :entries], alone.keep)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_again_is_the_same(name):
     first, second = (read(get_scorer(name), text()) for _ in range(2))

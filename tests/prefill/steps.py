@@ -77,21 +77,16 @@ class Step:
 
 
 def softmax64(source: Text, queries: Tensor, sees: Tensor) -> Tensor:
-    """(batch, heads, group, rows, length) with plain loops over samples and heads."""
+    """(batch, heads, group, rows, length) with loops over samples and heads."""
     out = torch.zeros(*queries.shape[:4], source.length, dtype=torch.float64)
     for b in range(queries.shape[0]):
         for h in range(HEADS):
-            for g in range(GROUP):
-                for r in range(queries.shape[3]):
-                    at = sees[b, h, r].nonzero().flatten()
-                    if len(at) == 0:
-                        continue
-                    scores = source.keys[b, h, at].double() @ queries[b, h, g, r].double()
-                    scores = scores * source.scaling
-                    if source.softcap:
-                        scores = source.softcap * torch.tanh(scores / source.softcap)
-                    weight = torch.exp(scores - scores.max())
-                    out[b, h, g, r, at] = weight / weight.sum()
+            scores = queries[b, h].double() @ source.keys[b, h].double().T * source.scaling
+            if source.softcap:
+                scores = source.softcap * torch.tanh(scores / source.softcap)
+            seen = sees[b, h].expand(scores.shape)
+            weight = torch.where(seen, torch.exp(scores - scores.abs().nan_to_num().max()), 0.0)
+            out[b, h] = weight / weight.sum(dim=-1, keepdim=True).where(seen.any(-1, True), 1.0)
     return out
 
 
@@ -159,13 +154,12 @@ def _sees(source: Text, positions: Tensor, memory: int, rows: Tensor) -> Tensor:
     sees = torch.zeros(batch, HEADS, len(rows), source.length, dtype=torch.bool)
     for b in range(batch):
         for h in range(HEADS):
+            held = positions[b, h]
+            old = torch.arange(len(held)) < memory
             for r, own in enumerate(rows.tolist()):
-                held = positions[b, h].tolist()
-                if own < source.padding[b]:
-                    continue
-                for j, p in enumerate(held):
-                    if p >= source.padding[b] and (j < memory or p <= own):
-                        sees[b, h, r, p] = True
+                seen = (held >= source.padding[b]) & (old | (held <= own))
+                if own >= source.padding[b]:
+                    sees[b, h, r, held[seen]] = True
     return sees
 
 
