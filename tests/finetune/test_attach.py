@@ -305,11 +305,16 @@ def test_without_labels_every_real_token_counts_and_the_log_says_so(caplog):
     assert caplog.text.count("full backward") == 1
 
 
-@pytest.mark.parametrize(("answers", "backward"), [(4, "sparse"), (None, "full")])
-def test_auto_follows_the_share_of_rows_with_loss(answers, backward):
+@pytest.mark.parametrize(
+    ("keep", "answers", "backward"),
+    # Of 40 rows; a sparse backward pays up to 0.8 of what it keeps.
+    [(0.25, 4, "sparse"), (0.25, 5, "full"), (0.5, 8, "sparse"), (0.5, 9, "full"),
+     (0.25, None, "full"), (ft.TopP(0.8, cap=0.5), 8, "sparse")],
+)  # fmt: skip
+def test_auto_follows_the_share_of_rows_with_loss(keep, answers, backward):
     model = make("llama")
-    with ft.attach(model) as sparse:
-        model(**batch(answers=answers)).loss.backward()
+    with ft.attach(model, keep=keep) as sparse:
+        model(**batch((20, 20), answers=answers)).loss.backward()
         assert sparse.ledger.step.backward == backward
 
 

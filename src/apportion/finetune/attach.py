@@ -69,7 +69,7 @@ def attach(
             rows with loss come first, as many as fit.
         rest: what is stored of the other rows: "8bit", "4bit" or "drop" (their keys and values).
         backward: "full" computes all rows, "sparse" the kept ones, "auto" the kept ones where few
-            rows carry loss (see `settings.SPARSE_UP_TO`).
+            rows carry loss (at most 0.8 of `keep`).
         choose: when the rows of a sparse backward are chosen: "start" (from each layer's, or the
             first layer's saliency), "forward" (at its end, from the sum over layers; the default),
             or "backward" (from the upstream gradient).

@@ -28,9 +28,11 @@ ROWS_PER_EXACT = 64
 # Where no more rows than this share carry loss, a full backward keeps so many in 8 bits, those with
 # loss first: the gradient rests on them. With more, 8 bits for a part of them would gain little.
 FINE_UP_TO = 0.2
-# With loss on more rows than this share, dropping rows loses more than training on fewer samples
-# (benchmarks/finetune_frontier.py).
-SPARSE_UP_TO = 0.3
+# A sparse backward pays while the rows with loss are at most this share of those it keeps: then it
+# keeps them all, and what they attend to. Beyond, fewer samples in the same time have the better
+# gradient: at keep 0.25 beyond 0.2 of all rows with loss, at keep 0.5 beyond 0.4
+# (benchmarks/results/finetune_frontier.csv).
+LOSS_OF_KEPT = 0.8
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Settings:
             return "full"
         if self.backward != "auto":
             return self.backward
-        if self.rest == "drop" or loss_share <= SPARSE_UP_TO:
+        if self.rest == "drop" or sparse_pays(self.cap, loss_share):
             return "sparse"
         return "full"
 
@@ -124,6 +126,16 @@ class Settings:
         if backward == "sparse" and not isinstance(self.keep, TopP):
             return self.keep
         return min(1.0, max(SINKS / length, 1 / ROWS_PER_EXACT))
+
+
+def sparse_pays(keep: float, loss_share: float) -> bool:
+    """Whether a sparse backward beats training on fewer samples in the same time.
+
+    Args:
+        keep: share of rows that it computes.
+        loss_share: rows with loss, of all.
+    """
+    return loss_share <= LOSS_OF_KEPT * keep + 1e-9
 
 
 def check(

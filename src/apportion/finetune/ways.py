@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from apportion.finetune.settings import SPARSE_UP_TO
+from apportion.finetune.settings import sparse_pays
 
 _ALL_LABELLED = "SmolLM2-135M, English text, every token labelled"
 _END_LABELLED = "SmolLM2-135M, English text, the last fifth of every sample labelled"
@@ -61,4 +61,8 @@ def ways_for(loss_share: float) -> tuple[Way, ...]:
 
     Where many tokens carry loss, a sparse gradient is worse than training on fewer samples.
     """
-    return tuple(way for way in WAYS if not way.sparse or loss_share <= SPARSE_UP_TO)
+    return tuple(
+        way
+        for way in WAYS
+        if not way.sparse or sparse_pays((way.settings or {})["keep"], loss_share)
+    )
