@@ -370,3 +370,21 @@ def test_copying_a_model_after_detach():
     with ft.attach(model):
         model(**batch()).loss.backward()
     copy.deepcopy(model)
+
+
+@pytest.mark.parametrize("settings", [{"keep": 1.0}, {"keep": 0.4, "backward": "sparse"}])
+@pytest.mark.parametrize("loss", ["model", "chunked"])
+def test_hooks_of_parameters_run_once(settings, loss):
+    model, inputs, calls = make("llama"), batch(answers=5), []
+    with ft.attach(model, loss=loss, **settings):
+        expected = gradients(model, model(**inputs).loss)
+    for name, parameter in model.named_parameters():
+        parameter.register_hook(lambda g, name=name: calls.append(name) or 0.5 * g)
+    with ft.attach(model, loss=loss, **settings):
+        found = gradients(model, model(**inputs).loss)
+    assert sorted(calls) == sorted(expected)
+    for name, gradient in expected.items():
+        assert torch.equal(found[name], 0.5 * gradient), name
+    # And they are still there.
+    gradients(model, model(**inputs, use_cache=False).loss)
+    assert len(calls) == 2 * len(expected)

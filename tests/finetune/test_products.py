@@ -116,6 +116,48 @@ def test_a_hook_that_comes_later_sees_it_too():
     assert computed(block, products) == [0, 0, 0]
 
 
+CHANGES = {
+    "hook of the mlp": lambda layer: layer.mlp.register_forward_hook(
+        lambda module, args, out: torch.nn.functional.gelu(200 * out)
+    ),
+    "another forward of the mlp": lambda layer: setattr(
+        layer.mlp, "forward", lambda x, f=layer.mlp.forward: torch.tanh(20 * f(x))
+    ),
+    "another forward of the product": lambda layer: setattr(
+        layer.mlp.down_proj, "forward", lambda x, f=layer.mlp.down_proj.forward: f(x).sin()
+    ),
+    "a module around the mlp": lambda layer: setattr(
+        layer, "mlp", nn.Sequential(layer.mlp, nn.LayerNorm(48))
+    ),
+    "a module around the product": lambda layer: setattr(
+        layer.mlp, "down_proj", nn.Sequential(layer.mlp.down_proj, nn.GELU())
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("settings", [{"keep": 1.0}, {"keep": 0.4, "backward": "sparse"}])
+def test_a_layer_that_changes_while_attached_is_watched_again(change, settings):
+    found = []
+    for before in (True, False):
+        torch.manual_seed(0)
+        model, inputs = make("llama"), batch(answers=5)
+        if before:
+            for layer in model.model.layers:
+                CHANGES[change](layer)
+        with ft.attach(model, loss="model", **settings):
+            if not before:
+                for _ in range(2):
+                    gradients(model, model(**inputs).loss)
+                for layer in model.model.layers:
+                    CHANGES[change](layer)
+            for _ in range(2):
+                last = gradients(model, model(**inputs).loss)
+        found.append(last)
+    assert set(found[0]) == set(found[1])
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
 def test_where_data_choose_the_products_all_are_computed():
     block = Block()
     assert computed(block, Products(block, chosen_by_data=True)) == [1, 1, 1]

@@ -29,6 +29,7 @@ from torch.autograd.function import once_differentiable
 from apportion.errors import InputError
 from apportion.finetune import attention
 from apportion.finetune.calls import Rows
+from apportion.finetune.leaves import gradients_of
 from apportion.finetune.products import Products
 from apportion.finetune.replay import Surroundings
 from apportion.finetune.rows import others, put, take
@@ -161,8 +162,9 @@ class Run:
         output = self.layer.products.for_gradients(
             lambda: self._again(hidden, rows, route, gradient=True), wanted
         )
-        by_hidden, *by_parameters = torch.autograd.grad(output, wanted, upstream, allow_unused=True)
-        return by_hidden, list(by_parameters)
+        by_hidden, *by_parameters = gradients_of(output, wanted, upstream)
+        assert by_hidden is not None
+        return by_hidden, by_parameters
 
     def _sparse(
         self, kept: Kept, rows: Int[Tensor, "batch kept"], upstream: Tensor

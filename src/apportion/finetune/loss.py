@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from apportion.errors import InputError
 from apportion.finetune.fused import fused_loss
+from apportion.finetune.leaves import gradients_of
 from apportion.finetune.tokens import IGNORED
 
 # Numbers of a chunk's logits: 64 MB in float32. Products of fewer rows are slower.
@@ -201,7 +202,7 @@ def _one_chunk(
             with torch.enable_grad():
                 outputs = linear(h)
             loss, by_outputs = _cross_entropy(outputs.detach(), wanted, settings)
-    found = torch.autograd.grad(outputs, [x, *sums.trained], by_outputs, allow_unused=True)
+    found = gradients_of(outputs, [x, *sums.trained], by_outputs)
     sums.add(part, found)
     return loss
 

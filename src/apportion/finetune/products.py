@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 Out = TypeVar("Out")
+Needed = Callable[["_Watch", Out], set[int]]
 _LINEAR = torch.nn.functional.linear
 _MM, _ADDMM = torch.ops.aten.mm.default, torch.ops.aten.addmm.default
 _WHOLE = torch.ops.aten.linear.default
@@ -66,7 +67,7 @@ class Products:
             wanted: the tensors whose gradients will be asked for.
         """
         # A parameter that becomes trainable needs values that a frozen one does not.
-        key = (self._layer.training, *(id(x) for x in wanted[1:]))
+        key = ("gradients", *(id(x) for x in wanted[1:]))
         return self._run(key, run, lambda watch, _: watch.saved)
 
     def for_values(self, run: Callable[[], Out], read: Callable[[Out], list[Tensor]]) -> Out:
@@ -76,15 +77,12 @@ class Products:
             run: part of the layer's forward; may be called twice.
             read: the tensors that will be looked at.
         """
-        return self._run(
-            ("values", self._layer.training), run, lambda watch, out: watch.of(read(out))
-        )
+        return self._run(("values",), run, lambda watch, out: watch.of(read(out)))
 
-    def _run(
-        self, key: Hashable, run: Callable[[], Out], needed: Callable[[_Watch, Out], set[int]]
-    ) -> Out:
+    def _run(self, what: tuple[Hashable, ...], run: Callable[[], Out], needed: Needed[Out]) -> Out:
         if self._off or self._looked_at():
             return run()
+        key = (*what, self._as_it_is())
         known = self._known.get(key)
         if known is None:
             return self._watch(key, run, needed)
@@ -95,9 +93,7 @@ class Products:
         self._off = True
         return run()
 
-    def _watch(
-        self, key: Hashable, run: Callable[[], Out], needed: Callable[[_Watch, Out], set[int]]
-    ) -> Out:
+    def _watch(self, key: Hashable, run: Callable[[], Out], needed: Needed[Out]) -> Out:
         watch = _Watch()
         hooks = torch.autograd.graph.saved_tensors_hooks(watch.save, lambda x: x)
         with watch, hooks, _Numbered(NONE, watch) as calls:
@@ -110,11 +106,18 @@ class Products:
         return out
 
     def _looked_at(self) -> bool:
-        """Whether a hook sees what a product gives; one may have come since the last time."""
+        """Whether a hook sees values of the layer; those of data parallelism only move weights."""
         return any(
-            m._forward_hooks  # pyright: ignore[reportPrivateUsage]
-            for m in self._layer.modules()
-            if isinstance(m, nn.Linear)
+            not str(getattr(hook, "__module__", "")).startswith("torch.distributed")
+            for module in self._layer.modules()
+            for hook in module._forward_hooks.values()  # pyright: ignore[reportPrivateUsage]
+        )
+
+    def _as_it_is(self) -> Hashable:
+        """The layer's modules and the functions they run: another one may read other values."""
+        return tuple(
+            (id(module), module.training, type(module).forward, module.__dict__.get("forward"))
+            for module in self._layer.modules()
         )
 
 
