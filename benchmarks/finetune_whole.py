@@ -33,7 +33,7 @@ def measure(model: Any, inputs: dict[str, torch.Tensor], side: str) -> dict[str,
             saved = meter.bytes()
             loss.backward()
         took = time.perf_counter() - start
-    return {"side": side, "saved": saved, "peak": meter.peak, "loss": round(float(loss), 6),
+    return {"side": side, "saved": saved, "peak": meter.peak, "loss": round(loss.item(), 6),
             "seconds": round(took, 1)}  # fmt: skip
 
 

@@ -7,6 +7,7 @@ what a command needs is imported when it runs.
 
 from __future__ import annotations
 
+import logging
 import sys
 import warnings
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ def _root(  # pyright: ignore[reportUnusedFunction]
 def run(arguments: Sequence[str]) -> int:
     """Carry out one command line (without the program's name); returns the exit code."""
     command = typer.main.get_command(app)
+    # Where it is installed, PEFT imports it, and it tells of kernels that it could do without.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     with warnings.catch_warnings(), command_line(RENAMED):
         warnings.simplefilter("always", InputWarning)
         warnings.showwarning = _show_warning

@@ -178,8 +178,8 @@ class Handle:
             owner = getattr(getattr(function, "func", None), "__self__", None)
             if isinstance(owner, Handle):
                 raise InputError(
-                    f"expected a model without the sparse backward, got {type(self.inner).__name__}"
-                    ", which has one attached; call its handle's detach() first"
+                    f"expected a model that nothing is attached to, got {type(self.inner).__name__}"
+                    ", which has a handle attached; call its detach() first"
                 )
         if self.settings.backward != "full" and not self.settings.everything:
             for module in modules:
@@ -304,7 +304,7 @@ class Handle:
                 raise InputError(
                     "expected the layers' checkpointing hook as attach left it, got another: "
                     "gradient checkpointing was switched on (or off) afterwards, and would take "
-                    "the place of the sparse backward; pass gradient_checkpointing=False "
+                    "the place of what was attached; pass gradient_checkpointing=False "
                     "(activation_checkpointing=False by its newer name) to the training arguments; "
                     "TRL's SFTConfig turns it on by default"
                 )

@@ -283,8 +283,8 @@ def check_positions(model: nn.Module, name: str, length: int) -> None:
 def _check(model: nn.Module) -> None:
     if probe.is_attached(model):
         raise InputError(
-            f"expected a model without the sparse backward, got {type(model).__name__} with one "
-            "attached; call its handle's detach() first"
+            f"expected a model that nothing is attached to, got {type(model).__name__} with a "
+            "handle attached; call its handle's detach() first"
         )
     if not any(p.requires_grad for p in model.parameters()):
         raise InputError(

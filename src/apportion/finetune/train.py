@@ -90,6 +90,12 @@ def _train(
     run = _prepare(model, data, evaluate, recipe)
     known: dict[str, Any] = _known(folder, run.identity)
     if known.get("finished"):
+        warnings.warn(
+            f"{folder} holds this run, finished, so nothing was trained; "
+            f"{option('fresh', True)} starts over",
+            InputWarning,
+            stacklevel=3,
+        )
         return Tuned.from_dict(read_json(folder / RESULT)["result"])
     resumed = checkpoints(folder)[-1] if checkpoints(folder) else None
     chosen: dict[str, Any] = known or {"run": run.identity, **_settings(run)}

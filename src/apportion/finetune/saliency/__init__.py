@@ -28,7 +28,8 @@ def get_saliency(rule: str | Saliency) -> Saliency:
         return rule
     if rule not in SALIENCIES:
         raise InputError(
-            f"expected a saliency of {', '.join(map(repr, SALIENCIES))}, or an object of your own "
+            f"expected a saliency of {', '.join(map(repr, SALIENCIES))} (or 'published' in attach, "
+            f"the whole of SAGE as released), or an object of your own "
             f"class of apportion.finetune.Saliency; got {rule!r}"
         )
     return SALIENCIES[rule]()
