@@ -60,7 +60,7 @@ def _with_liger(liger: Any, linear: torch.nn.Linear, softcap: float, smoothing: 
 
 def _with_cut(cut: Any, linear: torch.nn.Linear, softcap: float, dtype: torch.dtype) -> Fused:
     def loss(rows: Float[Tensor, "rows width"], wanted: Int[Tensor, " rows"]) -> Float[Tensor, ""]:
-        own: Tensor | None = linear.bias  # torch's type leaves out that there may be none
+        own: Any = linear.bias  # which may be None, whatever torch declares
         bias = None if own is None else own.to(dtype)
         return cut(
             rows,
