@@ -21,8 +21,8 @@ from apportion import finetune as ft
 from apportion.finetune import lowbit, settings
 from apportion.finetune.products import Products
 from apportion.meter import LiveStorages
-from finetune_setup import cosine, layer_gradient, load, samples
-from harness import Timing, arguments, ratio, record, show, take_turns
+from finetune_setup import cosine, layer_gradient, load, samples, time_steps
+from harness import arguments, ratio, record, show
 
 # What is taken out of the package, by part.
 WITHOUT: dict[str, tuple[Any, str, Any]] = {
@@ -93,24 +93,6 @@ def once(model: Any, inputs: dict[str, torch.Tensor], rung: Rung, saved: Any = N
     loss.backward()
 
 
-def time_rungs(model: Any, inputs: dict[str, torch.Tensor], rounds: int) -> dict[str, Timing]:
-    """Steps in turn; attaching and the first step after it are outside the clock."""
-    named = {rung.part: rung for rung in RUNGS}
-    small = {name: x[:1] for name, x in inputs.items()}
-
-    @contextmanager
-    def around(part: str) -> Iterator[None]:
-        with built(model, named[part]):
-            once(model, small, named[part])
-            yield
-
-    return take_turns(
-        {part: lambda rung=rung: once(model, inputs, rung) for part, rung in named.items()},
-        rounds,
-        around=around,
-    )
-
-
 def measure(model: Any, inputs: dict[str, torch.Tensor], rung: Rung) -> dict[str, int]:
     """Saved bytes and peak."""
     saved: list[int] = []
@@ -132,7 +114,8 @@ def main() -> None:
     options = arguments(__doc__, rounds=3, add=add)
     model, tokenizer = load()
     inputs = samples(tokenizer, options.batch, options.length, options.labelled)
-    timings = time_rungs(model, inputs, options.rounds)
+    named = {rung.part: rung for rung in RUNGS}
+    timings = time_steps(model, inputs, named, options.rounds, built, once)
     once(model, inputs, RUNGS[0])
     exact = layer_gradient(model)
     rows = []

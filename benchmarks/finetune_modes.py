@@ -9,15 +9,23 @@ over all layer weights.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from apportion.meter import LiveStorages
-from finetune_setup import attached, cosine, layer_gradient, load, once, oracle, samples, step
-from harness import Timing, arguments, ratio, record, show, take_turns
+from finetune_setup import (
+    attached,
+    cosine,
+    layer_gradient,
+    load,
+    once,
+    oracle,
+    samples,
+    step,
+    time_steps,
+)
+from harness import arguments, ratio, record, show
 
 SIDES = ("plain", "checkpointing", "ladder 4bit", "ladder 8bit", "sparse 0.25", "sparse 0.5")
 
@@ -36,23 +44,6 @@ def measure_bytes(model: Any, inputs: Any, side: str, backward: bool = True) -> 
         step(model, inputs, side, between=note)
     model.lm_head.requires_grad_(True)
     return saved[0], meter.peak
-
-
-def time_steps(
-    model: Any, inputs: dict[str, torch.Tensor], sides: tuple[str, ...], rounds: int
-) -> dict[str, Timing]:
-    """Steps in turn; attaching and the first step after it, which learns, are outside the clock."""
-    small = {name: x[:1] for name, x in inputs.items()}
-
-    @contextmanager
-    def around(side: str) -> Iterator[None]:
-        with attached(model, side):
-            once(model, small, side)
-            yield
-
-    return take_turns(
-        {side: lambda side=side: once(model, inputs, side) for side in sides}, rounds, around=around
-    )
 
 
 def measure_gradients(model: Any, inputs: Any, sides: tuple[str, ...]) -> dict[str, float]:
@@ -75,7 +66,9 @@ def rows_of(name: str, options: argparse.Namespace, labelled: int) -> list[dict[
     model, tokenizer = load()
     inputs = samples(tokenizer, options.batch, options.length, labelled)
     sides = SIDES if labelled < options.length else SIDES[:4]
-    timings = time_steps(model, inputs, sides, options.rounds)
+    timings = time_steps(
+        model, inputs, {side: side for side in sides}, options.rounds, attached, once
+    )
     saved = {side: measure_bytes(model, inputs, side) for side in sides}
     gradients = measure_gradients(model, inputs, sides)
     half, _ = load(torch.bfloat16)

@@ -8,21 +8,22 @@ do the same by themselves.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pydoc_data import topics
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from apportion import finetune as ft
-from harness import ROOT
+from harness import ROOT, Timing, take_turns
 
 sys.path.insert(0, str(ROOT / "tools"))
 
 import smollm2
 
+Side = TypeVar("Side")
 LADDER: dict[str, Any] = {"keep": 0.25, "rest": "4bit", "backward": "full"}
 SPARSE: dict[str, Any] = {"keep": 0.25, "rest": "4bit", "backward": "sparse"}
 # Sides that attach, by name.
@@ -118,6 +119,33 @@ def attached(model: Any, side: str, settings: dict[str, Any] | None = None) -> I
     else:
         with ft.attach(model, **{**ATTACHED.get(side, {}), **(settings or {})}):
             yield
+
+
+def time_steps(
+    model: Any,
+    inputs: dict[str, Tensor],
+    sides: Mapping[str, Side],
+    rounds: int,
+    prepare: Callable[[Any, Side], AbstractContextManager[None]],
+    run: Callable[[Any, dict[str, Tensor], Side], object],
+) -> dict[str, Timing]:
+    """Steps in turn; preparing a side and its first step, which learns, are outside the clock.
+
+    Args:
+        sides: by name.
+        prepare: gives the model as a side trains it.
+        run: one step of it.
+    """
+    small = {name: x[:1] for name, x in inputs.items()}
+
+    @contextmanager
+    def around(name: str) -> Iterator[None]:
+        with prepare(model, sides[name]):
+            run(model, small, sides[name])
+            yield
+
+    steps = {name: lambda side=side: run(model, inputs, side) for name, side in sides.items()}
+    return take_turns(steps, rounds, around=around)
 
 
 def layer_gradient(model: Any) -> Tensor:

@@ -33,7 +33,8 @@ def summed(attention: Tensor, b: int, h: int, p: int) -> float:
 
 
 def h2o(steps, source, b, h):
-    return {p: sum(summed(s.attention, b, h, p) for s in steps) for p in held(steps[-1], source, b, h)}  # fmt: skip  # noqa: E501
+    entries = held(steps[-1], source, b, h)
+    return {p: sum(summed(step.attention, b, h, p) for step in steps) for p in entries}
 
 
 def mean(steps, source, b, h):

@@ -30,11 +30,12 @@ def gradients_of(
 
 @contextmanager
 def _hooks_aside(leaves: Sequence[Tensor]) -> Generator[None]:
-    hooked = [(x, x._backward_hooks) for x in leaves if x._backward_hooks]  # pyright: ignore
+    """Take the hooks away; torch has no other way to ask for a gradient without them."""
+    hooked = [(x, x._backward_hooks) for x in leaves if x._backward_hooks]  # pyright: ignore[reportPrivateUsage]
     for leaf, _ in hooked:
-        leaf._backward_hooks = None  # pyright: ignore
+        leaf._backward_hooks = None  # pyright: ignore[reportPrivateUsage]
     try:
         yield
     finally:
         for leaf, hooks in hooked:
-            leaf._backward_hooks = hooks  # pyright: ignore
+            leaf._backward_hooks = hooks  # pyright: ignore[reportPrivateUsage]

@@ -93,13 +93,8 @@ def chunked_loss(
     wanted = flat[rows]
     count = rows.numel() if num_items is None else num_items
     settings = _Settings(head, float(label_smoothing), autocast)
-    kind = hidden.device.type
-    fused = fused_loss(head.linear, head.softcap, settings.smoothing, _dtype(hidden), kind)
-    if fused is not None:
-        with autocast() if autocast else nullcontext():
-            x = hidden.reshape(-1, hidden.shape[-1])[rows]
-            total = fused((x if head.norm is None else head.norm(x)).to(_dtype(x)), wanted)
-    else:
+    total = _fused(settings, hidden, rows, wanted)
+    if total is None:
         total = _ChunkedLoss.apply(settings, hidden, rows, wanted, *head.parameters())
     assert isinstance(total, Tensor)
     return total / (count.to(total.device) if isinstance(count, Tensor) else count)
@@ -110,6 +105,18 @@ class _Settings:
     head: Head
     smoothing: float
     autocast: Callable[[], Any] | None
+
+
+def _fused(settings: _Settings, hidden: Tensor, rows: Tensor, wanted: Tensor) -> Tensor | None:
+    """The sum of the losses by another library's GPU kernel; None where there is none."""
+    head = settings.head
+    with settings.autocast() if settings.autocast else nullcontext():
+        dtype, kind = _dtype(hidden), hidden.device.type
+        loss = fused_loss(head.linear, head.softcap, settings.smoothing, dtype, kind)
+        if loss is None:
+            return None
+        x = hidden.reshape(-1, hidden.shape[-1])[rows]
+        return loss((x if head.norm is None else head.norm(x)).to(dtype), wanted)
 
 
 class _ChunkedLoss(torch.autograd.Function):
