@@ -145,6 +145,19 @@ def test_a_model_that_scales_its_logits_is_refused_by_name():
         pass
 
 
+def test_a_head_that_needs_its_own_output_keeps_it():
+    # The backward of tanh reads its result, so the derivative must not take that memory.
+    torch.manual_seed(0)
+    linear = torch.nn.Sequential(torch.nn.Linear(8, 31), torch.nn.Tanh()).double()
+    hidden = torch.randn(2, 9, 8, dtype=torch.float64, requires_grad=True)
+    labels, head = torch.randint(0, 31, (2, 9)), ft.Head(None, linear)
+    wanted = [hidden, *head.parameters()]
+    expected = torch.autograd.grad(plain(hidden, labels, head), wanted)
+    found = torch.autograd.grad(ft.chunked_loss(hidden, labels, head), wanted)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-10, atol=1e-14)
+
+
 def test_large_logits_lose_nothing_in_float32():
     torch.manual_seed(0)
     hidden = 4 * torch.randn(1, 200, 32)

@@ -255,3 +255,17 @@ def test_expected_cosines_are_those_that_were_measured():
     for name, side in sides.items():
         # The last run's, rounded down.
         assert -0.01 <= expected[name] - float(measured[side]) <= 0, name
+
+
+def test_a_probe_holds_more_weights_than_caches_do(monkeypatch):
+    model = six("llama")
+    each = probe.bytes_of(model.model.layers[0])
+
+    def layers() -> int:
+        (kind,) = probe.kinds_of(model)
+        return len(probe.excerpt_for(model, kind, [kind]).layers)
+
+    assert layers() == 6  # all there are: together they are far below
+    for wanted, expected in ((0, 2), (3 * each, 3), (3 * each + 1, 4), (100 * each, 6)):
+        monkeypatch.setattr(probe, "COLD_BYTES", wanted)
+        assert layers() == expected
