@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -152,6 +153,18 @@ def frontier() -> str:
     )
 
 
+def plan() -> str:
+    """How far predictions were off, over the newest measurement of every setting and way."""
+    rows = newest("finetune_plan", "number", "way")
+    lines = []
+    for name, said, bar in (("bytes_error", "peak bytes", 0.05), ("seconds_error", "seconds", 0.2)):
+        errors = sorted(abs(float(row[name])) for row in rows)
+        within = sum(error <= bar for error in errors) / len(errors)
+        middle = f"{median(errors):.1%}"
+        lines.append((said, middle, f"{errors[-1]:.1%}", f"{within:.0%} within {bar:.0%}"))
+    return markdown(("error of the prediction", "median", "largest", ""), lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "ablation": ablation,
     "modes-completions": lambda: modes("completions"),
@@ -159,6 +172,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "whole": whole,
     "loss": loss,
     "frontier": frontier,
+    "plan": plan,
 }
 
 
