@@ -47,7 +47,12 @@ INTERNAL: dict[str, set[str]] = {
     "apportion.budget": {"apportion.errors"},
     "apportion.files": {"apportion.errors"},
     "apportion.meter": set(),
-    "apportion.models": {"apportion.errors", "apportion.budget", "apportion.files"},
+    "apportion.models": {
+        "apportion.models",
+        "apportion.errors",
+        "apportion.budget",
+        "apportion.files",
+    },
     "apportion.mixture": {"apportion.mixture"} | FOUNDATION,
     "apportion.finetune": {"apportion.finetune"} | FOUNDATION,
     "apportion.prefill": {"apportion.prefill"} | FOUNDATION,
@@ -66,7 +71,7 @@ INTERNAL: dict[str, set[str]] = {
 AT_TOP: dict[str, set[str]] = {
     "apportion": set(),
     "apportion.meter": {"torch"},
-    "apportion.models": {"torch", "transformers"},
+    "apportion.models": {"jaxtyping", "torch", "transformers"},
     "apportion.mixture": {"jaxtyping", "numpy", "pandas", "pyarrow", "pydantic", "scipy"},
     "apportion.mixture.laws": {"jaxtyping", "numpy", "scipy"},
     "apportion.mixture.sweep": {

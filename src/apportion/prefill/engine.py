@@ -1,0 +1,369 @@
+"""One forward over a chunk: attention that sees memory, and remembers as it goes.
+
+The model's own code runs; its attention is looked up by name, and under ours each layer does all
+that is to be done as soon as its keys are there: memory is rotated to stand directly before the
+chunk, the chunk's rows attend to both, the scorer looks, and what is not kept is let go before the
+next layer begins. So only one layer at a time holds memory and chunk; evicting after the forward,
+as published, holds both in all layers.
+
+Positions. Rotary positions only matter by their differences, and chunk and memory stand in a row:
+the entries of a layer at base - m to base - 1, the chunk from base on, where base is the length of
+the longest memory. However long the text, no position exceeds memory plus chunk.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from apportion import models
+from apportion.errors import InputError
+from apportion.models import RotaryTable
+from apportion.prefill.attention import Entries, Rules, attend
+from apportion.prefill.memory import LayerMemory, choose, empty, joined_real
+from apportion.prefill.scorers import Scorer, View
+
+# What a layer's attention may be told beyond what is handled here, and need not be acted on.
+_HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache", "output_attentions"}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What a forward reads.
+
+    Attributes:
+        ids: token ids.
+        real: False for padding; None: none.
+        start: place of the first column in the text.
+        budgets: entries that each layer keeps afterwards, sinks not among them; None in a fork,
+            which keeps everything.
+        questions: token ids of questions that observe it.
+    """
+
+    ids: Int[Tensor, "batch tokens"]
+    start: int
+    budgets: Sequence[int] | None
+    real: Bool[Tensor, "batch tokens"] | None = None
+    questions: Sequence[Int[Tensor, " tokens"]] = ()
+
+
+@dataclass
+class Forward:
+    """A forward under way: what layers need to know, and what they leave behind."""
+
+    chunk: Chunk
+    base: int
+    rows: int
+    real: Bool[Tensor, "batch rows"] | None
+    lengths: list[int]
+    tables: Mapping[str | None, RotaryTable]
+    sums: list[Tensor] = field(default_factory=list)
+    pending: list[Callable[[], None]] = field(default_factory=list)
+    retained: dict[int, float] = field(default_factory=dict)
+
+
+class Engine:
+    """A model that reads into memory.
+
+    Attributes:
+        memory: of each layer; None before the first chunk.
+        layers: how many there are.
+        compressed: numbers of those without a sliding window of their own.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        scorer: Scorer,
+        sinks: int = 4,
+        compact: bool = True,
+        late: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """An engine with empty memory.
+
+        Args:
+            model: a causal language model of transformers.
+            scorer: says what is worth keeping.
+            sinks: first tokens that are always kept.
+            compact: positions directly before the chunk; otherwise those of the text.
+            late: evict after the forward, as published; for comparison.
+            seed: of scorers that draw.
+
+        Raises:
+            InputError: a model whose positions or attention can't be handled.
+        """
+        self.model = models.unwrap(model)
+        self.scorer, self.sinks = scorer, sinks
+        self.compact, self.late = compact, late
+        self.rotary = models.Rotary(self.model)
+        self.layers = len(self.rotary.moves)
+        self.compressed = [k for k, w in enumerate(models.windows(self.model)) if w is None]
+        self.memory: list[LayerMemory | None] = [None] * self.layers
+        self.generator = torch.Generator().manual_seed(seed)
+        self._tails: list[Entries | None] | None = None
+        self._base = 0
+        self._now: Forward | None = None
+
+    def fork(self, sample: int) -> Engine:
+        """An engine that sees this one's memory of a sample and leaves it as it is.
+
+        What it reads it adds behind the memory, in storages of its own, and evicts nothing: for a
+        question and its answer.
+        """
+        twin = copy.copy(self)
+        twin.memory = [None if held is None else held.of(sample) for held in self.memory]
+        twin._tails = [None] * self.layers
+        twin._base = max(self.lengths())
+        return twin
+
+    def lengths(self) -> list[int]:
+        """Entries of each layer, sinks among them."""
+        return [0 if held is None else len(held) for held in self.memory]
+
+    def bytes(self) -> int:
+        """Of memory, in all layers."""
+        return sum(held.bytes for held in self.memory if held is not None)
+
+    @torch.no_grad()
+    def read(self, chunk: Chunk, logits: int = 1) -> tuple[Tensor, dict[int, float]]:
+        """Read a chunk into memory.
+
+        Args:
+            chunk: what to read.
+            logits: of so many last positions of the chunk; 0: of all.
+
+        Returns:
+            Logits (batch, positions, vocabulary), and each compressed layer's retention ratio.
+
+        Raises:
+            InputError: numbers that are not finite, with the first layer that made them.
+        """
+        forward = self._prepared(chunk)
+        ids, places = self._rows(chunk, forward.base)
+        asked = sum(len(question) for question in chunk.questions)
+        wanted: Any = logits
+        if asked:
+            kept = chunk.ids.shape[1]
+            first = max(0, kept - logits) if logits else 0
+            wanted = torch.arange(first, kept, device=ids.device)
+        with self._routed(forward):
+            out = self.model(
+                input_ids=ids, position_ids=places, use_cache=False, logits_to_keep=wanted
+            ).logits
+        for evict in forward.pending:
+            evict()
+        self._finite(forward, out)
+        return out, forward.retained
+
+    def _prepared(self, chunk: Chunk) -> Forward:
+        lengths = self.lengths()
+        rows = chunk.ids.shape[1] + sum(len(question) for question in chunk.questions)
+        base = max(lengths) if self.compact else chunk.start
+        if self._tails is not None and self.compact:
+            base += 0 if self._tails[0] is None else len(self._tails[0])
+        tables = {kind: self.rotary.table(base + rows, kind) for kind in set(self.rotary.kinds)}
+        real = chunk.real
+        if real is not None and chunk.questions:
+            real = torch.cat([real, real.new_ones(len(real), rows - real.shape[1])], dim=1)
+        return Forward(chunk, base, rows, real, lengths, tables)
+
+    def _rows(self, chunk: Chunk, base: int) -> tuple[Tensor, Tensor]:
+        """Token ids and positions of the chunk and of the questions after it."""
+        batch, count = chunk.ids.shape
+        device = chunk.ids.device
+        ids = [chunk.ids, *(q.to(device).expand(batch, -1) for q in chunk.questions)]
+        # Each question stands directly after the chunk.
+        places = [torch.arange(base, base + count, device=device)]
+        end = base + count
+        places += [torch.arange(end, end + len(q), device=device) for q in chunk.questions]
+        return torch.cat(ids, dim=1), torch.cat(places).expand(batch, -1)
+
+    @contextmanager
+    def _routed(self, forward: Forward) -> Generator[None]:
+        routed = models.RoutedAttention(self.model, lambda own: self._attention, unmasked=True)
+        training = self.model.training
+        self.model.eval()
+        self._now = forward
+        try:
+            yield
+        finally:
+            self._now = None
+            self.model.train(training)
+            routed.restore()
+
+    def _attention(
+        self,
+        module: Any,
+        query: Float[Tensor, "batch heads rows size"],
+        key: Float[Tensor, "batch keyheads rows size"],
+        value: Float[Tensor, "batch keyheads rows valuesize"],
+        attention_mask: Any,
+        scaling: float | None = None,
+        sliding_window: int | None = None,
+        softcap: float | None = None,
+        **more: Any,
+    ) -> tuple[Float[Tensor, "batch rows heads valuesize"], None]:
+        """One layer, as transformers calls it."""
+        _refuse_unknown(module, more)
+        forward, layer = self._now, int(module.layer_idx)
+        assert forward is not None
+        scaling = query.shape[3] ** -0.5 if scaling is None else scaling
+        rules = Rules(scaling, softcap or 0.0, sliding_window)
+        new = Entries(key, value, forward.real)
+        old, seen = self._seen(layer, new, forward)
+        parts = [seen] if len(seen) else []
+        if self._tails is not None:
+            tail = self._tails[layer]
+            parts += [] if tail is None else [tail]
+            self._tails[layer] = new if tail is None else tail.followed(new)
+        out = attend(query, parts, new, rules, [len(q) for q in forward.chunk.questions])
+        forward.sums.append(out.sum(dtype=torch.float32))
+        if self._tails is not None:
+            return out.transpose(1, 2), None
+
+        def evict() -> None:
+            self._remember(layer, old, seen, new, query, rules, forward)
+
+        if self.late:
+            forward.pending.append(evict)
+        else:
+            evict()
+        return out.transpose(1, 2), None
+
+    def _table(self, layer: int, forward: Forward, start: int, end: int) -> RotaryTable:
+        cos, sin = forward.tables[self.rotary.kinds[layer]]
+        return cos[start:end], sin[start:end]
+
+    def _seen(self, layer: int, new: Entries, forward: Forward) -> tuple[LayerMemory, Entries]:
+        """A layer's memory, as it is held and as the chunk sees it."""
+        old = self.memory[layer]
+        if old is None:
+            order = torch.zeros(new.keys.shape[:3], dtype=torch.int32, device=new.keys.device)
+            old = empty(LayerMemory(new.keys, new.values, order, new.real))
+        keys = old.keys
+        if self.compact and self.rotary.moves[layer] and len(old):
+            end = forward.base if self._tails is None else self._base
+            table = self._table(layer, forward, end - len(old), end)
+            keys = models.rotate(keys, table)
+        real = old.real if len(old) else None
+        return old, Entries(keys, old.values, real)
+
+    def _remember(
+        self,
+        layer: int,
+        old: LayerMemory,
+        seen: Entries,
+        new: Entries,
+        query: Tensor,
+        rules: Rules,
+        forward: Forward,
+    ) -> None:
+        """Keep of memory and chunk what is worth it."""
+        chunk = forward.chunk
+        text = chunk.ids.shape[1]
+        fresh = self._fresh(layer, new.part(0, text), forward)
+        if rules.window is not None:
+            # A window holds what the next row sees of the past.
+            self.memory[layer] = old.slid(fresh, rules.window - 1)
+            return
+        assert chunk.budgets is not None, "only a fork keeps everything"
+        budget = chunk.budgets[layer] if self.scorer.remembers else 0
+        view = self._view(seen, new, old, fresh, query, rules, budget, forward)
+        scores = self.scorer.score(view)
+        index = choose(scores, view.real, budget, self.sinks)
+        kept = old.chosen(fresh, index)
+        sums = {name: x.gather(2, index) for name, x in scores.carried.items()}
+        self.memory[layer] = replace(kept, carried=sums)
+        forward.retained[layer] = float((index < len(old)).float().mean())
+
+    def _fresh(self, layer: int, text: Entries, forward: Forward) -> LayerMemory:
+        """The chunk as memory holds entries: unrotated."""
+        keys = text.keys
+        if self.compact and self.rotary.moves[layer]:
+            end = forward.base + len(text)
+            keys = models.rotate(keys, self._table(layer, forward, forward.base, end), back=True)
+        start = forward.chunk.start
+        order = torch.arange(start, start + len(text), dtype=torch.int32, device=keys.device)
+        shape = keys.shape[:3]
+        none = {name: torch.zeros(shape, device=keys.device) for name in self.scorer.carries}
+        return LayerMemory(keys, text.values, order.expand(shape), text.real, none)
+
+    def _view(
+        self,
+        seen: Entries,
+        new: Entries,
+        old: LayerMemory,
+        fresh: LayerMemory,
+        query: Tensor,
+        rules: Rules,
+        budget: int,
+        forward: Forward,
+    ) -> View:
+        text, scorer = len(fresh), self.scorer
+        batch, heads = new.keys.shape[:2]
+        grouped = query.view(batch, heads, -1, *query.shape[2:])
+        rows = {"none": 0, "window": min(scorer.window, text), "chunk": text}[scorer.observes]
+        asks = scorer.asks and len(new) > text
+        looks = bool(rows) or asks
+        keys, values = seen.keys[:, :, :1], seen.values
+        if looks:
+            keys = torch.cat([seen.keys, new.keys[:, :, :text]], dim=2)
+            values = torch.cat([seen.values, new.values[:, :, :text]], dim=2)
+        else:
+            # Such a scorer sees places only.
+            keys = values = new.keys[:, :, :1].expand(-1, -1, len(old) + text, -1)
+        real = joined_real(old, fresh)
+        if real is None:
+            real = torch.ones(batch, len(old) + text, dtype=torch.bool, device=keys.device)
+        carried = {}
+        for name, sums in fresh.carried.items():
+            before = old.carried.get(name, sums[:, :, :0])
+            carried[name] = torch.cat([before, sums], dim=2)
+        return View(
+            queries=grouped[:, :, :, text - rows : text] if rows else None,
+            keys=keys,
+            values=values,
+            memory=len(old),
+            budget=budget,
+            scaling=rules.scaling,
+            softcap=rules.softcap,
+            real=real,
+            first_row=text - rows,
+            order=torch.cat([old.order, fresh.order], dim=2),
+            carried=carried,
+            generator=self.generator,
+            questions=grouped[:, :, :, text:] if asks else None,
+            sinks=self.sinks,
+        )
+
+    def _finite(self, forward: Forward, logits: Tensor) -> None:
+        """Nothing is NaN or infinite; one look at the device for all layers."""
+        good = torch.stack([*forward.sums, logits.sum(dtype=torch.float32)]).isfinite().tolist()
+        if all(good):
+            return
+        where = "the output head" if all(good[:-1]) else f"layer {good.index(False)}"
+        first = forward.chunk.start
+        raise InputError(
+            f"expected finite numbers, got NaN or infinity in {where} while reading tokens "
+            f"{first} to {first + forward.chunk.ids.shape[1] - 1}; a wider dtype may help: "
+            "dtype=torch.float32"
+        )
+
+
+def _refuse_unknown(module: Any, more: Mapping[str, Any]) -> None:
+    """Arguments that would change the attention, in a way that is not known here."""
+    known = _HARMLESS | {"cache", "past_key_values", "cache_position"}
+    unknown = [name for name, value in more.items() if value is not None and name not in known]
+    if unknown:
+        raise InputError(
+            f"expected attention as in Llama, Mistral, Qwen, Gemma or Phi; "
+            f"{type(module).__name__} asks for {', '.join(sorted(unknown))}, which is not handled"
+        )
