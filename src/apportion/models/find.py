@@ -138,7 +138,7 @@ def windows(model: nn.Module) -> list[int | None]:
             m for m in layer.modules() if hasattr(m, "layer_idx") and hasattr(m, "sliding_window")
         ]
         if own:
-            value: Any = getattr(own[0], "sliding_window")
+            value: Any = own[0].sliding_window
         elif kinds is not None:
             value = window if kinds[number] == "sliding_attention" else None
         else:
