@@ -9,7 +9,7 @@ Tasks, all on real text: `language` adapts to another language (every token carr
 order; `fewer` trains on a part of each, for equal time. Gradient checkpointing, and micro-batches
 with it, have plain's gradient and share its runs. Full fine-tuning with AdamW, autocast to bfloat16
 over float32 weights; the learning rate is chosen on seed 0 from three, then two more seeds are run
-at it. One row a run.
+at it. One row a run. Several processes may run side by side, each with modes of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from harness import RESULTS, newest, record, show
 
 PROSE = Path.home() / ".cache" / "apportion" / "multilingual-sweep" / "text"
 STEPS, BATCH, LENGTH = 80, 4, 256
-HELD_OUT = 24
+HELD_OUT = 48
 RATES = (2e-5, 6e-5, 2e-4)
 SPARSE: dict[str, Any] = {"rest": "4bit", "backward": "sparse"}
 MODES: dict[str, dict[str, Any] | None] = {
@@ -100,13 +100,13 @@ def train(task: str, mode: str, rate: float, seed: int, steps: int) -> dict[str,
     ids, labels = pieces(tokenizer, task)
     train_ids, train_labels = ids[HELD_OUT:], labels[HELD_OUT:]
     order = torch.randperm(len(train_ids), generator=torch.Generator().manual_seed(seed))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=True)
     warm = max(1, steps // 10)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda k: min(1.0, (k + 1) / warm) * max(0.05, 1 - k / steps)
     )
     held_out = ids[:HELD_OUT], labels[:HELD_OUT]
-    before = evaluate(model, *held_out)
+    before = untrained(task, model, *held_out)
     settings = MODES.get(mode)
     handle = None if settings is None else ft.attach(model, **settings, seed=seed)
     samples = FEWER.get(mode, BATCH)
@@ -133,7 +133,7 @@ def train(task: str, mode: str, rate: float, seed: int, steps: int) -> dict[str,
     )
     row["labelled"] = round(float((train_labels[:, 1:] != -100).float().mean()), 3)
     row |= {"eval_before": round(before, 5), "eval_after": round(after, 5)}
-    return row | {"seconds": round(seconds, 1)}
+    return row | {"seconds": round(seconds, 1), "threads": torch.get_num_threads()}
 
 
 def autocast() -> Any:
@@ -160,6 +160,16 @@ def evaluate(model: Any, ids: Tensor, labels: Tensor) -> float:
             total, count = total + float(loss) * number, count + number
     model.train()
     return total / count
+
+
+_UNTRAINED: dict[str, float] = {}
+
+
+def untrained(task: str, model: Any, ids: Tensor, labels: Tensor) -> float:
+    """The loss before any step: the same in every run of a task."""
+    if task not in _UNTRAINED:
+        _UNTRAINED[task] = evaluate(model, ids, labels)
+    return _UNTRAINED[task]
 
 
 def done() -> list[dict[str, str]]:
@@ -244,8 +254,10 @@ def main() -> None:
     parser.add_argument("task", nargs="?", choices=["language", "completion", "classify"])
     parser.add_argument("--modes", default=",".join([*MODES, *FEWER]), help="comma-separated")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1, help="two runs of one thread are best")
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
+    torch.set_num_threads(options.threads)
     if options.task is not None and not options.summary:
         modes = options.modes.split(",")
         while left := todo(options.task, modes, options.seeds):
