@@ -15,7 +15,14 @@ import threading
 import pytest
 
 from apportion.errors import InputError
-from apportion.files import atomic_write, check_writable, read_json, write_json, write_text
+from apportion.files import (
+    atomic_path,
+    atomic_write,
+    check_writable,
+    read_json,
+    write_json,
+    write_text,
+)
 
 
 def only(folder):
@@ -57,6 +64,32 @@ def test_until_the_block_ends_readers_see_the_old_content(tmp_path):
         handle.flush()
         assert path.read_text() == "old"
     assert path.read_text() == "new"
+
+
+def test_what_opens_files_by_name_gets_one_of_the_same_kind(tmp_path):
+    path = tmp_path / "a.bin"
+    write_text(path, "old")
+    with atomic_path(path) as temporary:
+        assert temporary.parent == tmp_path
+        temporary.write_bytes(b"new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert only(tmp_path) == ["a.bin"]
+    (tmp_path / "b.bin").write_text("x")
+    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a.bin", "b.bin")}
+    assert len(modes) == 1
+
+    def fail():
+        with atomic_path(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        fail()
+    assert path.read_text() == "new"
+    assert only(tmp_path) == ["a.bin", "b.bin"]
+    with pytest.raises(InputError, match="got a folder"), atomic_path(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), InputError("x"), KeyboardInterrupt()])

@@ -48,20 +48,43 @@ def atomic_write(path: str | Path, mode: str = "w") -> Generator[IO[Any]]:
         InputError: the folder is missing or cannot be written, the disk is full, or `path` is
             something other than a file.
     """
+    with (
+        _beside(path) as (descriptor, _),
+        os.fdopen(
+            descriptor,
+            mode,
+            encoding=None if "b" in mode else "utf-8",
+            newline=None if "b" in mode else "",
+        ) as handle,
+    ):
+        yield handle
+        handle.flush()
+        os.fsync(handle.fileno())
+
+
+@contextmanager
+def atomic_path(path: str | Path) -> Generator[Path]:
+    """As `atomic_write`, for what opens files by their names: gives that of the temporary file.
+
+    Raises:
+        InputError: as `atomic_write`.
+    """
+    with _beside(path) as (descriptor, temporary):
+        os.close(descriptor)
+        yield temporary
+        with temporary.open("rb+") as handle:
+            os.fsync(handle.fileno())
+
+
+@contextmanager
+def _beside(path: str | Path) -> Generator[tuple[int, Path]]:
+    """An open temporary file, to be closed inside the block; then it is moved over `path`."""
     target = Path(path)
     temporary: str | None = None
     try:
         _require_file(target)
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(
-            descriptor,
-            mode,
-            encoding=None if "b" in mode else "utf-8",
-            newline=None if "b" in mode else "",
-        ) as handle:
-            yield handle
-            handle.flush()
-            os.fsync(handle.fileno())
+        yield descriptor, Path(temporary)
         # mkstemp makes files private; give the result the mode an ordinary open() would have.
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)

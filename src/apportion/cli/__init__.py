@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 import typer
 
-from apportion.cli import finetune, mixture, plan
+from apportion.cli import ask, finetune, mixture, plan, prefill
 from apportion.cli.output import STOPPED, note, stopped
+from apportion.cli.overwrite import guarded
 from apportion.errors import InputError, InputWarning, command_line
 
 # Keywords of the functions whose options have other names.
@@ -39,9 +40,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.add_typer(mixture.app, name="mixture")
-# \b keeps the help from filling the lines up.
-_epilog = "\b\nExamples:\n" + "\n".join(f"  $ {line}" for line in finetune.EXAMPLES)
-app.command("finetune", epilog=_epilog)(finetune.finetune)
+for _name, _command, _examples in (
+    ("finetune", finetune.finetune, finetune.EXAMPLES),
+    ("prefill", guarded("prefill", prefill.prefill), prefill.EXAMPLES),
+    ("ask", ask.ask, ask.EXAMPLES),
+):
+    # \b keeps the help from filling the lines up.
+    _epilog = "\b\nExamples:\n" + "\n".join(f"  $ {line}" for line in _examples)
+    app.command(_name, epilog=_epilog)(_command)
 app.add_typer(plan.app, name="plan")
 
 

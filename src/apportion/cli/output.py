@@ -55,6 +55,12 @@ class Output:
             for line in lines:
                 _print(str(line))
 
+    def piece(self, text: str) -> None:
+        """Text as it comes, without the end of a line."""
+        if not self.as_json:
+            encoding = sys.stdout.encoding or "utf-8"
+            _write(text.encode(encoding, errors="replace").decode(encoding))
+
     def table(
         self,
         rows: Any,
@@ -201,9 +207,13 @@ def _print(what: Any) -> None:
         with console.capture() as captured:
             console.print(what)
         what = captured.get().removesuffix("\n")
+    # Rows of a table are filled up with blanks, which nobody sees and diffs stumble over.
+    _write("\n".join(line.rstrip() for line in what.split("\n")) + "\n")
+
+
+def _write(text: str) -> None:
     try:
-        # Rows of a table are filled up with blanks, which nobody sees and diffs stumble over.
-        print("\n".join(line.rstrip() for line in what.split("\n")), flush=True)
+        print(text, end="", flush=True)
     except BrokenPipeError:
         _silence(sys.stdout)
         raise typer.Exit(_READER_GONE) from None

@@ -20,6 +20,7 @@ KINDS = {
     "sweep": "a table",
     "report": "a page",
     "export": "a configuration",
+    "prefill": "a context",
 }
 _TABLES = (".csv", ".parquet", ".pq")
 _TEXTS = (".txt", ".jsonl", ".parquet")
@@ -83,9 +84,15 @@ def _kind(path: Path) -> str | None:
     """What a file holds, if it is a table or one of our results."""
     try:
         with path.open("rb") as handle:
-            head = handle.readline(100_000).decode("utf-8", errors="replace").strip()
+            start = handle.read(100)
+            handle.seek(0)
+            line = handle.readline(100_000)
     except OSError:
         return None
+    # Safetensors: the length of a header, then it. No weights may be written over.
+    if start[7:9] == b"\x00{":
+        return "a context" if b'"apportion.prefill.' in start else "the weights of a model"
+    head = line.decode("utf-8", errors="replace").strip()
     if path.suffix.lower() in _TABLES and head:
         planned = "flops" in head.split(",") and ",loss_" not in head
         return "a plan" if planned else "a table"

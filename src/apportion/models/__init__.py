@@ -24,6 +24,7 @@ from apportion.models.find import (
     unwrap,
     windows,
 )
+from apportion.models.identity import config_of, dtype_of, fingerprint
 from apportion.models.rotary import Rotary, RotaryTable, rotate
 from apportion.models.routing import RoutedAttention, attention_of
 
@@ -34,11 +35,14 @@ __all__ = [
     "adapted",
     "arguments_of",
     "attention_of",
+    "config_of",
     "decoder_layers",
     "decoder_of",
+    "dtype_of",
     "fill",
     "final_norm",
     "final_softcap",
+    "fingerprint",
     "implementation",
     "load",
     "outline",

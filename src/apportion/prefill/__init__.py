@@ -1,6 +1,6 @@
-"""Reading a long context in bounded memory: memory schedules, chunk sizes, scorers.
+"""Reading a long context in bounded memory; `Reader` is the way in.
 
-Scorers are imported when first used, so that schedules load no torch.
+Everything but the schedules is imported when first used, so that these load no torch.
 
 IM and IMDC: Zeng et al., "Memorize Step by Step: Efficient Long-Context Prefilling with Incremental
 Memory and Decremental Chunk", EMNLP 2024.
@@ -14,16 +14,47 @@ from typing import TYPE_CHECKING, Any
 from apportion.prefill.schedule import SCHEDULES, At, Schedule
 
 if TYPE_CHECKING:
+    from apportion.prefill.answer import Answer
+    from apportion.prefill.context import Context, ReadInterruptedError
+    from apportion.prefill.documents import read_document
+    from apportion.prefill.loading import load_reader
+    from apportion.prefill.reader import Reader
     from apportion.prefill.scorers import SCORERS, Scorer, Scores, View
 
-__all__ = ["SCHEDULES", "SCORERS", "At", "Schedule", "Scorer", "Scores", "View"]
+__all__ = [
+    "SCHEDULES",
+    "SCORERS",
+    "Answer",
+    "At",
+    "Context",
+    "ReadInterruptedError",
+    "Reader",
+    "Schedule",
+    "Scorer",
+    "Scores",
+    "View",
+    "load_reader",
+    "read_document",
+]
 
-_LATER = dict.fromkeys(("SCORERS", "Scorer", "Scores", "View"), "apportion.prefill.scorers")
+_LATER = {
+    "Answer": "answer",
+    "Context": "context",
+    "ReadInterruptedError": "context",
+    "Reader": "reader",
+    "SCORERS": "scorers",
+    "Scorer": "scorers",
+    "Scores": "scorers",
+    "View": "scorers",
+    "load_reader": "loading",
+    "read_document": "documents",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
+        module = importlib.import_module(f"apportion.prefill.{_LATER[name]}")
+        return getattr(module, name)
     raise AttributeError(f"module 'apportion.prefill' has no attribute {name!r}")
 
 
