@@ -57,7 +57,7 @@ def scorer_of(plain: Any, own: Scorer | None) -> Scorer:
         if own is None or _place(own) != plain["class"]:
             raise InputError(
                 f"expected a reader with the scorer that the context was read with, an object of "
-                f"{plain['class']}; give it as scorer="
+                f"{plain['class']}; make the reader with one"
             )
         return own
     kind = SCORERS[plain["name"]]
@@ -91,7 +91,7 @@ def schedule_of(plain: Any, own: Schedule) -> Schedule:
     if _place(own) != plain["class"]:
         raise InputError(
             f"expected a reader with the schedule that the context was read with, an object of "
-            f"{plain['class']}; give it as schedule="
+            f"{plain['class']}; make the reader with one"
         )
     return own
 

@@ -118,9 +118,12 @@ def _loaded(reader: Reader, file: Opened) -> Context:
 
     header = file.header
     check_model(file.path, header["model"], reader.model)
-    reader = reader_of(header["settings"], reader)
-    own: Any = reader.settings.scorer
-    scorer = scorer_of(header["scorer"], own)
+    try:
+        reader = reader_of(header["settings"], reader)
+        own: Any = reader.settings.scorer
+        scorer = scorer_of(header["scorer"], own)
+    except InputError as error:
+        raise InputError(f"{file.path}: {error}") from error
     engine = reader.engine(())
     trace = trace_of(header["trace"], engine.compressed, engine.layers)
     check_shapes(file, reader, scorer, trace)

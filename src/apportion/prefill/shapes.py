@@ -83,7 +83,9 @@ def _expected(
     for layer, (held, window) in enumerate(zip(probe.memory, windows, strict=True)):
         assert held is not None
         most = settings.sinks + settings.memory if window is None else window - 1
-        count = min(lengths[layer], most, tokens)
+        count = lengths[layer]
+        if count > min(most, tokens):
+            raise ValueError(f"{count} entries in layer {layer}")
         prefix = f"layer.{layer}."
         rows = (batch, held.keys.shape[1], count)
         found[f"{prefix}keys"] = (DTYPES[held.keys.dtype], (*rows, held.keys.shape[3]))
