@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from apportion import models
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.meter import meter_of
 from apportion.prefill.decode import Sampling, generate
 
@@ -74,7 +74,10 @@ def ask(
         InputError: an empty question, one too long for the model, or options that are none.
     """
     if max_new_tokens < 1:
-        raise InputError(f"expected max_new_tokens of 1 or more, got {max_new_tokens}")
+        raise InputError(
+            f"expected tokens to be answered with, such as {option('max_new_tokens', 64)}; got "
+            f"{max_new_tokens}"
+        )
     reader = context.reader
     batch = 1 if context.ids is None else len(context.ids)
     if not 0 <= sample < batch:
@@ -111,7 +114,7 @@ def ask(
     )
 
 
-def read_again(context: Context, questions: list[Int[Tensor, " tokens"]]) -> Context:
+def read_again(context: Context, questions: list[Int[Tensor, " _"]]) -> Context:
     """The text of a context, read with other questions observing."""
     assert context.ids is not None
     mask = None if context.real is None else context.real.long()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from apportion.errors import InputError
+from apportion.errors import InputError, option
 from apportion.prefill.engine import Chunk, Engine
 
 
@@ -29,11 +30,14 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1:
+        if not 0 <= self.temperature < math.inf:
             raise InputError(
-                f"expected a temperature of 0 or more and top_p in (0, 1], such as "
-                f"temperature=0.7, top_p=0.9; got temperature={self.temperature}, "
-                f"top_p={self.top_p}"
+                f"expected a temperature of 0 or more such as {option('temperature', 0.7)}, "
+                f"got {self.temperature}"
+            )
+        if not 0 < self.top_p <= 1:
+            raise InputError(
+                f"expected a share in (0, 1] such as {option('top_p', 0.9)}, got {self.top_p}"
             )
 
 
@@ -101,7 +105,9 @@ def draw(
     if not sampling.temperature:
         return int(logits.argmax())
     # On the CPU: the same on every device.
-    shares = torch.softmax(logits.float().cpu() / sampling.temperature, dim=0)
+    worth = logits.float().cpu()
+    # The largest is 0, so that a tiny temperature leaves it alone instead of making infinity of it.
+    shares = torch.softmax((worth - worth.max()) / sampling.temperature, dim=0)
     if sampling.top_p < 1:
         falling, order = shares.sort(descending=True, stable=True)
         # The token that crosses the line is among them.
