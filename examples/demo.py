@@ -1,9 +1,10 @@
-"""`make demo`: from real training runs to sampling ratios, a live mini-sweep, then fine-tuning.
+"""`make demo`: from training runs to sampling ratios, a mini-sweep, fine-tuning, a long text read.
 
 Every step is one command line, printed as it is carried out; output goes to `demo-output/`. The
 runs are our own sweep over five language families, which comes with the package. The mini-sweep
 trains four small models on text that every machine with Python and numpy has. Fine-tuning is that
-of SmolLM2-135M on Python's manual: a few steps of each way to train it, side by side.
+of SmolLM2-135M on Python's manual: a few steps of each way to train it, side by side. At the end it
+reads twice its own reach of that manual in bounded memory, and answers a question.
 """
 
 from __future__ import annotations
@@ -124,6 +125,11 @@ def main() -> None:
         f"apportion plan finetune {demo_finetune.smollm2.folder()} --full --batch 2 "
         "--length 256 --loss-share 0.2 --memory 3GB --rounds 1",
     )
+
+    print("\n\n=== 9. A manual read in bounded memory, and a question about it\n", flush=True)
+    import demo_prefill
+
+    demo_prefill.main()
     print(f"\nDone in {time.monotonic() - began:.0f} s. The page: {(OUT / 'page.html').resolve()}")
 
 
