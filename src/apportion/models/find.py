@@ -126,7 +126,7 @@ def windows(model: nn.Module) -> list[int | None]:
     """Of every decoder layer, how many tokens its attention looks back, itself among them.
 
     None: all. A model that states a window for some kinds of its layers has it in the others' too
-    in its config, so the layers' own attributes come first.
+    in its config, so the layers' kinds and their own attributes come first.
     """
     found: list[int | None] = []
     config: Any = getattr(model, "config", None)
@@ -137,8 +137,10 @@ def windows(model: nn.Module) -> list[int | None]:
         own = [
             m for m in layer.modules() if hasattr(m, "layer_idx") and hasattr(m, "sliding_window")
         ]
-        if own:
-            value: Any = own[0].sliding_window
+        if kinds is not None and kinds[number] == "full_attention":
+            value: Any = None
+        elif own:
+            value = own[0].sliding_window
         elif kinds is not None:
             value = window if kinds[number] == "sliding_attention" else None
         else:

@@ -9,6 +9,7 @@ and what is rotated and what is rotated back must agree.
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any
 
 import torch
@@ -39,15 +40,15 @@ class Rotary:
 
         Raises:
             InputError: a model without rotary positions, or with pairs of numbers other than the
-                two halves of the rotated part.
+                two halves of the rotated part, or weights that are not finite.
         """
-        name = type(model).__name__
+        self._name = type(model).__name__
         found = _find(decoder_of(model))
         if found is None:
             raise InputError(
                 f"expected a model with rotary positions (RoPE), whose keys can be moved to other "
-                f"positions; got {name}, which has none that can be found (learned positions and "
-                "ALiBi can't be moved); Llama, Mistral, Qwen, Gemma, Phi and SmolLM models work"
+                f"positions; got {self._name}, which has none that can be found (learned positions "
+                "and ALiBi can't be moved); Llama, Mistral, Qwen, Gemma, Phi and SmolLM models work"
             )
         self._module = found
         self._device = tensor_device(model)
@@ -61,11 +62,18 @@ class Rotary:
             routed.restore()
 
     def table(self, count: int, kind: str | None) -> RotaryTable:
-        """Cosines and sines of positions 0 up, for layers of a kind (see `kinds`)."""
+        """Cosines and sines of positions 0 up, for layers of a kind (see `kinds`).
+
+        Raises:
+            InputError: the model's embedding gives something else.
+        """
         places = torch.arange(count, device=self._device)[None]
         wide = torch.empty(1, 1, device=self._device, dtype=torch.float32)
         more = (kind,) if kind is not None else ()
-        cos, sin = self._module(wide, places, *more)
+        made = self._module(wide, places, *more)
+        if not isinstance(made, tuple):
+            raise self._other_way()
+        cos, sin = made
         half = cos.shape[-1] // 2
         return cos[0, :, :half], sin[0, :, :half]
 
@@ -90,14 +98,22 @@ class Rotary:
         moved = _keys(attention, rows, cos, sin)
         if still is not None and moved is not None:
             size = float(still.abs().max())
+            if not math.isfinite(size):
+                raise InputError(
+                    f"expected finite weights, got NaN or infinity in the attention of layer "
+                    f"{attention.layer_idx}"
+                )
             near = 0.02 if weight.dtype in (torch.bfloat16, torch.float16) else 1e-4
             if torch.allclose(moved, rotate(still, (cos, sin)), atol=near * size):
                 return True
             if torch.equal(still, moved):
                 return False
-        raise InputError(
+        raise self._other_way()
+
+    def _other_way(self) -> InputError:
+        return InputError(
             f"expected a model whose rotary positions pair the two halves of a head, as Llama, "
-            f"Mistral, Qwen, Gemma and Phi do; {type(model).__name__} rotates in another way"
+            f"Mistral, Qwen, Gemma and Phi do; {self._name} rotates in another way"
         )
 
 
@@ -108,7 +124,7 @@ def rotate(
 
     Args:
         x: keys; what exceeds the table's numbers is not rotated.
-        table: a row for every entry; rows (batch, heads, entries, pairs) work too.
+        table: a row for every entry.
         back: undo it.
     """
     cos, sin = table

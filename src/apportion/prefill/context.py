@@ -17,6 +17,7 @@ from apportion.errors import InputError
 from apportion.meter import meter_of
 from apportion.prefill.answer import Answer, ask
 from apportion.prefill.engine import Chunk, Engine
+from apportion.prefill.interrupt import finishing
 from apportion.prefill.pace import Pace
 from apportion.prefill.progress import Bar
 from apportion.prefill.source import Source, source_of
@@ -76,7 +77,7 @@ class Context:
 
     reader: Reader
     engine: Engine
-    questions: list[Int[Tensor, " tokens"]]
+    questions: list[Int[Tensor, " _"]]
     ids: Int[Tensor, "batch tokens"] | None = None
     real: Tensor | None = None
     logits: Float[Tensor, "batch vocabulary"] | None = None
@@ -147,6 +148,11 @@ class Context:
         source = source_of(self.reader, text, attention_mask, opening)
         if not opening and source.padded:
             raise InputError("expected more text without padding, got an attention mask with zeros")
+        if self.ids is not None and source.batch != len(self.ids):
+            raise InputError(
+                f"expected more text for each of {len(self.ids)} samples, got {source.batch}: "
+                f"token ids ({len(self.ids)}, tokens)"
+            )
         pace = self._pace(source, full=not opening)
         with Bar(source.tokens, progress) as bar:
             try:
@@ -154,10 +160,11 @@ class Context:
                     part = source.take(pace.next(self._compressed(), self._means()))
                     if part is None:
                         break
-                    self._read(part.ids, part.real, pace)
+                    with finishing():
+                        self._read(part.ids, part.real, pace)
                     bar.advance(part.ids.shape[1])
             except KeyboardInterrupt as stopped:
-                if not self.trace:
+                if not self.trace or self.engine.torn:
                     raise
                 raise ReadInterruptedError(self) from stopped
         if not self.trace:

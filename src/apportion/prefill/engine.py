@@ -14,6 +14,7 @@ the longest memory. However long the text, no position exceeds memory plus chunk
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,11 +28,10 @@ from apportion import models
 from apportion.errors import InputError
 from apportion.models import RotaryTable
 from apportion.prefill.attention import Entries, Rules, attend
-from apportion.prefill.memory import LayerMemory, choose, empty, joined_real
-from apportion.prefill.scorers import Scorer, View
-
-# What a layer's attention may be told beyond what is handled here, and need not be acted on.
-_HARMLESS = {"dropout", "is_causal", "position_ids", "use_cache", "output_attentions"}
+from apportion.prefill.checks import check_arguments, check_finite
+from apportion.prefill.memory import LayerMemory, choose, empty
+from apportion.prefill.observe import view_of
+from apportion.prefill.scorers import Scorer
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Chunk:
     start: int
     budgets: Sequence[int] | None
     real: Bool[Tensor, "batch tokens"] | None = None
-    questions: Sequence[Int[Tensor, " tokens"]] = ()
+    questions: Sequence[Int[Tensor, " _"]] = ()
 
 
 @dataclass
@@ -60,10 +60,9 @@ class Forward:
 
     chunk: Chunk
     base: int
-    rows: int
     real: Bool[Tensor, "batch rows"] | None
-    lengths: list[int]
     tables: Mapping[str | None, RotaryTable]
+    touched: bool = False  # whether a layer has remembered anything of it
     sums: list[Tensor] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
     retained: dict[int, float] = field(default_factory=dict)
@@ -76,6 +75,10 @@ class Engine:
         memory: of each layer; None before the first chunk.
         layers: how many there are.
         compressed: numbers of those without a sliding window of their own.
+        torn: whether a forward has stopped halfway, so that some layers remember its chunk and
+            others don't, or has put NaN into memory.
+        watch: told the number of a layer as it begins to score and evict (True), and when it has
+            (False).
     """
 
     def __init__(
@@ -105,9 +108,12 @@ class Engine:
         self.compact, self.late = compact, late
         self.rotary = models.Rotary(self.model)
         self.layers = len(self.rotary.moves)
-        self.compressed = [k for k, w in enumerate(models.windows(self.model)) if w is None]
+        self._windows = models.windows(self.model)
+        self.compressed = [k for k, window in enumerate(self._windows) if window is None]
         self.memory: list[LayerMemory | None] = [None] * self.layers
         self.generator = torch.Generator().manual_seed(seed)
+        self.torn = False
+        self.watch: Callable[[int, bool], None] = _unwatched
         self._tails: list[Entries | None] | None = None
         self._base = 0
         self._now: Forward | None = None
@@ -117,10 +123,14 @@ class Engine:
 
         What it reads it adds behind the memory, in storages of its own, and evicts nothing: for a
         question and its answer.
+
+        Raises:
+            InputError: the memory is torn.
         """
+        self.check_whole()
         twin = copy.copy(self)
         twin.memory = [None if held is None else held.of(sample) for held in self.memory]
-        twin._tails = [None] * self.layers
+        twin._tails = [None for _ in range(self.layers)]
         twin._base = max(self.lengths())
         return twin
 
@@ -131,6 +141,18 @@ class Engine:
     def bytes(self) -> int:
         """Of memory, in all layers."""
         return sum(held.bytes for held in self.memory if held is not None)
+
+    def check_whole(self) -> None:
+        """Memory can be used.
+
+        Raises:
+            InputError: it is torn.
+        """
+        if self.torn:
+            raise InputError(
+                "expected memory that is whole; reading was stopped or failed within a chunk, "
+                "which some layers hold and others don't: read the text again"
+            )
 
     @torch.no_grad()
     def read(self, chunk: Chunk, logits: int = 1) -> tuple[Tensor, dict[int, float]]:
@@ -144,8 +166,10 @@ class Engine:
             Logits (batch, positions, vocabulary), and each compressed layer's retention ratio.
 
         Raises:
-            InputError: numbers that are not finite, with the first layer that made them.
+            InputError: numbers that are not finite, with the first layer where they show; torn
+                memory.
         """
+        self.check_whole()
         forward = self._prepared(chunk)
         ids, places = self._rows(chunk, forward.base)
         asked = sum(len(question) for question in chunk.questions)
@@ -154,26 +178,34 @@ class Engine:
             kept = chunk.ids.shape[1]
             first = max(0, kept - logits) if logits else 0
             wanted = torch.arange(first, kept, device=ids.device)
-        with self._routed(forward):
-            out = self.model(
-                input_ids=ids, position_ids=places, use_cache=False, logits_to_keep=wanted
-            ).logits
-        for evict in forward.pending:
-            evict()
-        self._finite(forward, out)
+        try:
+            with self._routed(forward):
+                out = self.model(
+                    input_ids=ids, position_ids=places, use_cache=False, logits_to_keep=wanted
+                ).logits
+            while forward.pending:
+                # One that is done holds its layer's keys no longer.
+                forward.pending.pop(0)()
+            check_finite(forward.sums, out, chunk.start, chunk.ids.shape[1])
+        except BaseException:
+            self.torn = forward.touched
+            raise
         return out, forward.retained
 
     def _prepared(self, chunk: Chunk) -> Forward:
-        lengths = self.lengths()
-        rows = chunk.ids.shape[1] + sum(len(question) for question in chunk.questions)
-        base = max(lengths) if self.compact else chunk.start
-        if self._tails is not None and self.compact:
-            base += 0 if self._tails[0] is None else len(self._tails[0])
-        tables = {kind: self.rotary.table(base + rows, kind) for kind in set(self.rotary.kinds)}
+        asked = [len(question) for question in chunk.questions]
+        base = chunk.start
+        tables: dict[str | None, RotaryTable] = {}
+        if self.compact:
+            tail = self._tails[0] if self._tails is not None else None
+            base = max(self.lengths()) + (0 if tail is None else len(tail))
+            # Up to the last position of the forward and no further: scalings go by it.
+            count = base + chunk.ids.shape[1] + max(asked, default=0)
+            tables = {kind: self.rotary.table(count, kind) for kind in set(self.rotary.kinds)}
         real = chunk.real
-        if real is not None and chunk.questions:
-            real = torch.cat([real, real.new_ones(len(real), rows - real.shape[1])], dim=1)
-        return Forward(chunk, base, rows, real, lengths, tables)
+        if real is not None and asked:
+            real = torch.cat([real, real.new_ones(len(real), sum(asked))], dim=1)
+        return Forward(chunk, base, real, tables)
 
     def _rows(self, chunk: Chunk, base: int) -> tuple[Tensor, Tensor]:
         """Token ids and positions of the chunk and of the questions after it."""
@@ -188,15 +220,21 @@ class Engine:
 
     @contextmanager
     def _routed(self, forward: Forward) -> Generator[None]:
-        routed = models.RoutedAttention(self.model, lambda own: self._attention, unmasked=True)
-        training = self.model.training
-        self.model.eval()
+        # What is registered stays so, and must not keep memory alive.
+        own: Any = weakref.WeakMethod(self._attention)
+        routed = models.RoutedAttention(
+            self.model, lambda _: lambda *args, **more: own()(*args, **more), unmasked=True
+        )
+        training = [module for module in self.model.modules() if module.training]
         self._now = forward
         try:
+            for module in training:
+                module.training = False
             yield
         finally:
             self._now = None
-            self.model.train(training)
+            for module in training:
+                module.training = True
             routed.restore()
 
     def _attention(
@@ -212,17 +250,18 @@ class Engine:
         **more: Any,
     ) -> tuple[Float[Tensor, "batch rows heads valuesize"], None]:
         """One layer, as transformers calls it."""
-        _refuse_unknown(module, more)
         forward, layer = self._now, int(module.layer_idx)
+        check_arguments(module, sliding_window, self._windows[layer], more)
         assert forward is not None
-        scaling = query.shape[3] ** -0.5 if scaling is None else scaling
-        rules = Rules(scaling, softcap or 0.0, sliding_window)
+        factor = float(query.shape[3]) ** -0.5 if scaling is None else scaling
+        rules = Rules(factor, softcap or 0.0, sliding_window)
         new = Entries(key, value, forward.real)
         old, seen = self._seen(layer, new, forward)
         parts = [seen] if len(seen) else []
         if self._tails is not None:
             tail = self._tails[layer]
             parts += [] if tail is None else [tail]
+            forward.touched = True
             self._tails[layer] = new if tail is None else tail.followed(new)
         out = attend(query, parts, new, rules, [len(q) for q in forward.chunk.questions])
         forward.sums.append(out.sum(dtype=torch.float32))
@@ -230,7 +269,9 @@ class Engine:
             return out.transpose(1, 2), None
 
         def evict() -> None:
+            self.watch(layer, True)
             self._remember(layer, old, seen, new, query, rules, forward)
+            self.watch(layer, False)
 
         if self.late:
             forward.pending.append(evict)
@@ -268,21 +309,24 @@ class Engine:
     ) -> None:
         """Keep of memory and chunk what is worth it."""
         chunk = forward.chunk
-        text = chunk.ids.shape[1]
-        fresh = self._fresh(layer, new.part(0, text), forward)
+        forward.touched = True
+        fresh = self._fresh(layer, new.part(0, chunk.ids.shape[1]), forward)
         if rules.window is not None:
             # A window holds what the next row sees of the past.
             self.memory[layer] = old.slid(fresh, rules.window - 1)
             return
         assert chunk.budgets is not None, "only a fork keeps everything"
         budget = chunk.budgets[layer] if self.scorer.remembers else 0
-        view = self._view(seen, new, old, fresh, query, rules, budget, forward)
+        view = view_of(
+            self.scorer, seen, new, old, fresh, query, rules, budget, self.sinks, self.generator
+        )
         scores = self.scorer.score(view)
         index = choose(scores, view.real, budget, self.sinks)
         kept = old.chosen(fresh, index)
         sums = {name: x.gather(2, index) for name, x in scores.carried.items()}
         self.memory[layer] = replace(kept, carried=sums)
-        forward.retained[layer] = float((index < len(old)).float().mean())
+        retained = float((index < len(old)).float().mean()) if index.shape[2] else 0.0
+        forward.retained[layer] = retained
 
     def _fresh(self, layer: int, text: Entries, forward: Forward) -> LayerMemory:
         """The chunk as memory holds entries: unrotated."""
@@ -296,74 +340,6 @@ class Engine:
         none = {name: torch.zeros(shape, device=keys.device) for name in self.scorer.carries}
         return LayerMemory(keys, text.values, order.expand(shape), text.real, none)
 
-    def _view(
-        self,
-        seen: Entries,
-        new: Entries,
-        old: LayerMemory,
-        fresh: LayerMemory,
-        query: Tensor,
-        rules: Rules,
-        budget: int,
-        forward: Forward,
-    ) -> View:
-        text, scorer = len(fresh), self.scorer
-        batch, heads = new.keys.shape[:2]
-        grouped = query.view(batch, heads, -1, *query.shape[2:])
-        rows = {"none": 0, "window": min(scorer.window, text), "chunk": text}[scorer.observes]
-        asks = scorer.asks and len(new) > text
-        looks = bool(rows) or asks
-        keys, values = seen.keys[:, :, :1], seen.values
-        if looks:
-            keys = torch.cat([seen.keys, new.keys[:, :, :text]], dim=2)
-            values = torch.cat([seen.values, new.values[:, :, :text]], dim=2)
-        else:
-            # Such a scorer sees places only.
-            keys = values = new.keys[:, :, :1].expand(-1, -1, len(old) + text, -1)
-        real = joined_real(old, fresh)
-        if real is None:
-            real = torch.ones(batch, len(old) + text, dtype=torch.bool, device=keys.device)
-        carried = {}
-        for name, sums in fresh.carried.items():
-            before = old.carried.get(name, sums[:, :, :0])
-            carried[name] = torch.cat([before, sums], dim=2)
-        return View(
-            queries=grouped[:, :, :, text - rows : text] if rows else None,
-            keys=keys,
-            values=values,
-            memory=len(old),
-            budget=budget,
-            scaling=rules.scaling,
-            softcap=rules.softcap,
-            real=real,
-            first_row=text - rows,
-            order=torch.cat([old.order, fresh.order], dim=2),
-            carried=carried,
-            generator=self.generator,
-            questions=grouped[:, :, :, text:] if asks else None,
-            sinks=self.sinks,
-        )
 
-    def _finite(self, forward: Forward, logits: Tensor) -> None:
-        """Nothing is NaN or infinite; one look at the device for all layers."""
-        good = torch.stack([*forward.sums, logits.sum(dtype=torch.float32)]).isfinite().tolist()
-        if all(good):
-            return
-        where = "the output head" if all(good[:-1]) else f"layer {good.index(False)}"
-        first = forward.chunk.start
-        raise InputError(
-            f"expected finite numbers, got NaN or infinity in {where} while reading tokens "
-            f"{first} to {first + forward.chunk.ids.shape[1] - 1}; a wider dtype may help: "
-            "dtype=torch.float32"
-        )
-
-
-def _refuse_unknown(module: Any, more: Mapping[str, Any]) -> None:
-    """Arguments that would change the attention, in a way that is not known here."""
-    known = _HARMLESS | {"cache", "past_key_values", "cache_position"}
-    unknown = [name for name, value in more.items() if value is not None and name not in known]
-    if unknown:
-        raise InputError(
-            f"expected attention as in Llama, Mistral, Qwen, Gemma or Phi; "
-            f"{type(module).__name__} asks for {', '.join(sorted(unknown))}, which is not handled"
-        )
+def _unwatched(layer: int, begins: bool) -> None:
+    pass

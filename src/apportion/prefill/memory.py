@@ -7,7 +7,7 @@ different entries, all of one number; a sample with less text than that has padd
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -38,11 +38,15 @@ class LayerMemory:
         return self.keys.shape[2]
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """All that it is made of."""
+        held = [self.keys, self.values, self.order, *self.carried.values()]
+        return held if self.real is None else [*held, self.real]
+
+    @property
     def bytes(self) -> int:
         """Of all of its tensors."""
-        held = [self.keys, self.values, self.order, *self.carried.values()]
-        held += [] if self.real is None else [self.real]
-        return sum(x.untyped_storage().nbytes() for x in held)
+        return sum(x.untyped_storage().nbytes() for x in self.tensors)
 
     def of(self, sample: int) -> LayerMemory:
         """Of one sample, as views."""
@@ -63,17 +67,17 @@ class LayerMemory:
         take = min(window, len(self) + len(new))
         old, fresh = max(0, take - len(new)), min(take, len(new))
         real = joined_real(self, new)
-        parts = [
+        keys, values, order = (
             torch.cat([x[:, :, x.shape[2] - old :], y[:, :, y.shape[2] - fresh :]], dim=2)
             for x, y in (
                 (self.keys, new.keys),
                 (self.values, new.values),
                 (self.order, new.order),
             )
-        ]
-        return LayerMemory(
-            *parts, None if real is None else simplified(real[:, real.shape[1] - take :])
         )
+        if real is not None:
+            real = simplified(real[:, real.shape[1] - take :])
+        return LayerMemory(keys, values, order, real)
 
     def chosen(self, new: LayerMemory, index: Int[Tensor, "batch keyheads kept"]) -> LayerMemory:
         """Some of these entries and of others that come after them.
@@ -95,8 +99,8 @@ def empty(like: LayerMemory) -> LayerMemory:
     """No entries, in the shapes of others."""
     none = {name: sums[:, :, :0] for name, sums in like.carried.items()}
     real = None if like.real is None else like.real[:, :0]
-    parts = (like.keys[:, :, :0], like.values[:, :, :0], like.order[:, :, :0])
-    return replace(LayerMemory(*(part.clone() for part in parts), real), carried=none)
+    keys, values, order = (x[:, :, :0].clone() for x in (like.keys, like.values, like.order))
+    return LayerMemory(keys, values, order, real, none)
 
 
 def joined_real(old: LayerMemory, new: LayerMemory) -> Bool[Tensor, "batch entries"] | None:
@@ -124,24 +128,37 @@ def choose(
     """Places of the entries to keep, in the order of the text.
 
     The first `sinks` real entries always are; of the others the `budget` that the scorer keeps by
-    force or scores highest. Where a sample has fewer real entries, padding fills up, in front.
+    force or scores highest, the latest of equals: pools make many. Where a sample has fewer real
+    entries, padding fills up, in front.
     """
     worth = scores.values
     if scores.keep is not None:
         worth = worth.masked_fill(scores.keep, torch.finfo(worth.dtype).max)
     first = real & (real.cumsum(dim=1) <= sinks)
     worth = worth.masked_fill(first[:, None], float("inf"))
-    worth = worth.masked_fill(~real[:, None], float("-inf"))
+    # NaN is told at the end of the forward, with the layer that it comes from.
+    worth = worth.masked_fill(~real[:, None] | worth.isnan(), float("-inf"))
     count = min(worth.shape[2], sinks + budget)
-    return worth.topk(count, dim=2, sorted=False).indices.sort(dim=2).values
+    if not count:
+        return torch.empty(*worth.shape[:2], 0, dtype=torch.int64, device=worth.device)
+    # Which of equals the top ones are is up to the kernel, and differs with the shape.
+    least = worth.topk(count, dim=2, sorted=False).values.amin(dim=2, keepdim=True)
+    above, equal = worth > least, worth == least
+    after = equal.flip(2).cumsum(dim=2, dtype=torch.int32).flip(2)
+    kept = above | (equal & (after <= count - above.sum(dim=2, keepdim=True)))
+    return kept.nonzero()[:, 2].view(*worth.shape[:2], count)
 
 
 def _pick(old: Tensor, new: Tensor, index: Tensor) -> Tensor:
     """Entries of `old` followed by `new` at some places, along dimension 2."""
     held = old.shape[2]
-    wide = index[..., None].expand(*index.shape, new.shape[3])
     if not held:
-        return new.gather(2, wide)
-    found = new.gather(2, (wide - held).clamp_(min=0))
-    from_old = old.gather(2, wide.clamp(max=held - 1))
+        return new.gather(2, _wide(index, new))
+    found = new.gather(2, _wide((index - held).clamp_(min=0), new))
+    from_old = old.gather(2, _wide(index.clamp(max=held - 1), old))
     return torch.where((index < held)[..., None], from_old, found)
+
+
+def _wide(index: Tensor, like: Tensor) -> Tensor:
+    # A view: numbers of its own would take eight bytes for each of a key's.
+    return index[..., None].expand(*index.shape, like.shape[3])

@@ -138,7 +138,7 @@ class Reader:
     def read(
         self,
         text: str | Ids | Iterable[str],
-        questions: Sequence[str | Int[Tensor, " tokens"]] = (),
+        questions: Sequence[str | Int[Tensor, " _"]] = (),
         attention_mask: Int[Tensor, "batch tokens"] | None = None,
         progress: bool = False,
     ) -> Context:

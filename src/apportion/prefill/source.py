@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,11 @@ from apportion.prefill.prompt import Prompt
 
 if TYPE_CHECKING:
     from apportion.prefill.reader import Reader
+
+
+_WORD_ENDS = re.compile(r"\w(?= \S)")
+_HELD = 4096
+"""Characters of a stream without spaces that are held at most."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +35,12 @@ class Source:
 
     Attributes:
         tokens: in all; None for a stream.
+        batch: samples.
         padded: whether there is padding.
     """
 
     tokens: int | None
+    batch = 1
     padded = False
 
     def take(self, count: int) -> Part | None:
@@ -43,7 +51,7 @@ class Source:
 class _Ids(Source):
     def __init__(self, ids: Tensor, real: Tensor | None = None) -> None:
         self.ids, self.real, self.at = ids, real, 0
-        self.tokens, self.padded = ids.shape[1], real is not None
+        (self.batch, self.tokens), self.padded = ids.shape, real is not None
 
     def take(self, count: int) -> Part | None:
         cut = slice(self.at, self.at + count)
@@ -56,9 +64,9 @@ class _Ids(Source):
 
 
 class _Stream(Source):
-    """Pieces of text as they come; words are not torn apart at their ends.
+    """Pieces of text as they come; tokens are not torn apart at their ends.
 
-    A piece is held until white space shows that its last word is over.
+    A piece is held until a space shows that its last word is over.
     """
 
     tokens = None
@@ -83,11 +91,23 @@ class _Stream(Source):
             cut = len(self.text)
         else:
             self.text += piece
-            cut = max(self.text.rfind(" "), self.text.rfind("\n"))
+            cut = _between_tokens(self.text)
         if cut > 0:
             ids = self.prompt.context(self.text[:cut])
             self.ready, self.text = [*self.ready, *ids], self.text[cut:]
             self.empty = self.empty and not ids
+
+
+def _between_tokens(text: str) -> int:
+    """The last place where no tokenizer has a token on both sides; 0: not known yet.
+
+    That is between a word and a single space before another. Line ends and runs of white space are
+    joined with one another by some, and with what stands before them by others.
+    """
+    cut = max((found.end() for found in _WORD_ENDS.finditer(text)), default=0)
+    if not cut and len(text) > _HELD:
+        cut = text.rfind("\n") + 1 or len(text)
+    return cut
 
 
 def source_of(
@@ -118,7 +138,7 @@ def source_of(
     return _Ids(torch.tensor([[*first, *ids]]))
 
 
-def _strings(pieces: Iterable[str]) -> Iterator[str]:
+def _strings(pieces: Iterable[object]) -> Iterator[str]:
     for piece in pieces:
         if not isinstance(piece, str):
             raise InputError(
@@ -159,7 +179,8 @@ def _of_ids(ids: Tensor, mask: Tensor | None) -> Source:
 
 def _to_the_right(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
     """Padding moved before the tokens."""
-    if bool(((real[:, 1:] != real[:, :-1]).sum(dim=1) > 1).any()):
+    begins = real[:, 1:] & ~real[:, :-1]
+    if bool((begins.sum(dim=1) + real[:, 0] > 1).any()):
         raise InputError("expected padding on the left or on the right, got some between tokens")
     turn = real.int().argsort(dim=1, stable=True)
     # Columns that are padding in all samples say nothing.

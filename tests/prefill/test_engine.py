@@ -1,0 +1,315 @@
+"""The engine against one plain forward, against a plain reader, and against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from apportion.errors import InputError
+from apportion.prefill.engine import Chunk, Engine
+from apportion.prefill.scorers import Query, Scorer, SnapKV, ValueAware, get_scorer
+from apportion.prefill.scorers.base import Scores, View
+from finetune import tiny
+from prefill.decoders import OTHERS, SCALED, build
+from prefill.engines import (
+    EVERYTHING,
+    chunks,
+    engine_of,
+    ids_of,
+    near,
+    places,
+    plain,
+    read,
+    same,
+    snapshot,
+)
+from prefill.reading import POOL, WINDOW, PlainReader
+
+NAMES = [*tiny.ARCHITECTURES, *SCALED, *OTHERS]
+# Scalings that choose their frequencies by the longest position give early chunks others than a
+# forward over all at once does.
+GROWING = ("dynamic", "longrope")
+QUESTIONS = [torch.tensor([5, 60, 7]), torch.tensor([80]), torch.tensor([9, 9, 10, 11, 12])]
+
+
+@pytest.mark.parametrize("size", [1, 7, 16, 37])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in GROWING])
+def test_what_never_evicts_is_one_plain_forward(name, size):
+    model = build(name)
+    ids, _ = ids_of(37, 37)
+    assert near(read(engine_of(model), ids, sizes=size), plain(model, ids))
+
+
+@pytest.mark.parametrize("name", GROWING)
+@pytest.mark.parametrize(("length", "size"), [(37, 37), (15, 4)])
+def test_scalings_by_length(name, length, size):
+    model = build(name)
+    ids, _ = ids_of(length)
+    expected = plain(model, ids)
+    assert near(read(engine_of(model), ids, sizes=size), expected)
+
+
+@pytest.mark.parametrize("size", [1, 7, 37])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in GROWING])
+def test_padding_on_the_left(name, size):
+    model = build(name)
+    ids, real = ids_of(37, 20, 30)
+    found, expected = read(engine_of(model), ids, real, size), plain(model, ids, real)
+    assert near(found[real], expected[real])
+
+
+def sharp(**more: int) -> torch.nn.Module:
+    """A Llama whose attention tells entries apart."""
+    model = build("llama", **more)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight.mul_(4.0)
+    return model
+
+
+def scorer_of(name: str) -> Scorer:
+    made = {
+        "snapkv": SnapKV(WINDOW, POOL, "average"),
+        "query": Query(WINDOW, POOL, "average"),
+        "value-aware": ValueAware(SnapKV(WINDOW, POOL, "average")),
+    }
+    return made.get(name) or get_scorer(name)
+
+
+SIZES, BUDGETS = (9, 6, 4, 7), (6, 5, 8, 7)
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize(("heads", "kept"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize(
+    "name", ["streaming", "snapkv", "h2o", "tova", "query", "value-aware"]
+)  # fmt: skip
+def test_it_reads_as_a_plain_reader_does(name, heads, kept, compact):
+    model = sharp(num_hidden_layers=2, num_attention_heads=heads, num_key_value_heads=kept)
+    # The second sample begins in the second chunk.
+    ids, real = ids_of(26, 15, seed=3)
+    padding = (0, 11)
+    asked = [torch.tensor([5, 60, 7, 33]), torch.tensor([80, 9])] if name == "query" else []
+    engine = engine_of(model, scorer_of(name), sinks=2, compact=compact)
+    plainly = [PlainReader(model, name, 2, compact) for _ in padding]
+    evicted = 0
+    for part in chunks(ids, real, SIZES, BUDGETS, 2, asked):
+        # Layers of different lengths.
+        part = Chunk(part.ids, part.start, [part.budgets[0], part.budgets[1] + 3], part.real, asked)
+        found, _ = engine.read(part, logits=0)
+        for b, pad in enumerate(padding):
+            own = part.ids[b, max(0, pad - part.start) :]
+            if not len(own):
+                continue
+            expected = plainly[b].read(own, max(pad, part.start), part.budgets, asked)
+            assert near(found[b, found.shape[1] - len(own) :], expected, 1e-5)
+            for number, layer in enumerate(plainly[b].layers):
+                for head in range(kept):
+                    assert places(engine, number, b, head) == layer.held[head]
+                    evicted += part.start + len(part.ids[b]) - pad - len(layer.held[head])
+    assert evicted > 50
+
+
+REMEMBERING = ["streaming", "prefix", "snapkv", "h2o", "tova", "mean", "roco", "value-aware:h2o"]
+
+
+@pytest.mark.parametrize("name", [*REMEMBERING, "query"])
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
+def test_a_batch_is_as_one_by_one(name, kind):
+    model = build(kind)
+    ids, real = ids_of(40, 40, 17, 29, seed=1)
+    asked = [torch.tensor([5, 60, 7])] if name == "query" else []
+    parts = chunks(ids, real, (11, 8, 9, 12), (4, 6, 5, 9), 3, asked)
+    together = engine_of(model, name)
+    logits = [together.read(part)[0] for part in parts]
+    for b in range(len(ids)):
+        alone = engine_of(model, name)
+        pad = int((~real[b]).sum())
+        for part, batched in zip(parts, logits, strict=True):
+            own = part.ids[b : b + 1, max(0, pad - part.start) :]
+            if own.shape[1]:
+                single = Chunk(own, max(0, part.start - pad), part.budgets, None, asked)
+                assert near(batched[b], alone.read(single)[0][0])
+        for layer in range(3):
+            for head in range(2):
+                shifted = [p - pad for p in places(together, layer, b, head)]
+                assert shifted == places(alone, layer, 0, head)
+
+
+@pytest.mark.parametrize("name", [*REMEMBERING, "random", "query"])
+def test_evicting_late_changes_nothing_but_memory(name):
+    # A layer's eviction comes after its own attention, and no other layer sees it.
+    model = build("gemma3_text")
+    ids, real = ids_of(40, 23)
+    parts = chunks(ids, real, 8, 6, 3, [torch.tensor([5, 60, 7])])
+    early, late = engine_of(model, name), engine_of(model, name, late=True)
+    for part in parts:
+        assert torch.equal(early.read(part)[0], late.read(part)[0])
+        assert same(snapshot(early), snapshot(late))
+
+
+@pytest.mark.parametrize("compact", [True, False])
+@pytest.mark.parametrize("name", [*REMEMBERING, "random", "local"])
+def test_what_is_kept(name, compact):
+    model = build("llama")
+    ids, real = ids_of(40, 23)
+    engine, pads = engine_of(model, name, sinks=3, compact=compact), (0, 17)
+    for part in chunks(ids, real, 6, 1, 3):
+        engine.read(part)
+        read_so_far = part.start + part.ids.shape[1]
+        budget = 0 if name == "local" else 1
+        for layer in range(3):
+            for b, pad in enumerate(pads):
+                for head in range(2):
+                    held = places(engine, layer, b, head)
+                    assert len(held) == min(3 + budget, max(0, read_so_far - pad))
+                    # Sinks are the first real tokens, and all stands in the order of the text.
+                    assert held[:3] == list(range(pad, pad + 3))[: len(held)]
+                    assert held == sorted(set(held))
+                    assert held[-1:] < [read_so_far]
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "phi", "smollm3"])
+def test_positions_do_not_matter_until_something_is_evicted(name):
+    model = build(name)
+    ids, real = ids_of(30, 19)
+    compact, original = (
+        engine_of(model, "snapkv", compact=compact) for compact in (True, False)
+    )  # fmt: skip
+    for part in chunks(ids, real, 7, EVERYTHING, 3):
+        assert near(compact.read(part)[0], original.read(part)[0], 1e-5)
+    question = Chunk(torch.tensor([[5, 60, 7]]), 30, None)
+    assert near(compact.fork(1).read(question)[0], original.fork(1).read(question)[0], 1e-5)
+    # And then they do.
+    apart = [engine_of(model, "prefix", compact=c) for c in (True, False)]
+    a, b = (read(engine, ids, real, 7, 3)[:, -1] for engine in apart)
+    assert not near(a, b, 1e-3)
+
+
+def test_no_position_exceeds_memory_and_chunk():
+    model, seen = build("llama"), []
+    engine = engine_of(model, "snapkv", sinks=2)
+
+    def look(module, args, given):
+        seen.append(int(given["position_ids"].max()))
+
+    model.model.register_forward_pre_hook(look, with_kwargs=True)
+    for part in chunks(ids_of(120)[0], None, 8, 5, 3, QUESTIONS[:2]):
+        engine.read(part)
+    assert max(seen) == 2 + 5 + 8 + 3 - 1
+
+
+class Listening(Scorer):
+    """Ranks by place, and notes the questions' queries of every layer."""
+
+    name = "listening"
+    paper = "here"
+    asks = True
+
+    def __init__(self) -> None:
+        self.heard: list[Tensor] = []
+
+    def score(self, view: View) -> Scores:
+        assert view.questions is not None
+        self.heard.append(view.questions)
+        return get_scorer("streaming").score(view)
+
+
+@pytest.mark.parametrize("budget", [3, EVERYTHING])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gemma2", "phi3", "smollm3"])
+def test_text_does_not_see_questions(name, budget):
+    model = build(name)
+    ids, real = ids_of(30, 19)
+    with_, without = (
+        read(engine_of(model, "streaming"), ids, real, 7, budget, asked)
+        for asked in (QUESTIONS, [])
+    )
+    assert near(with_[real], without[real], 1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gemma2", "phi3", "smollm3"])
+def test_questions_do_not_see_each_other(name):
+    model = build(name)
+    ids, real = ids_of(30, 19)
+
+    def heard(asked: list[Tensor]) -> list[Tensor]:
+        scorer = Listening()
+        read(engine_of(model, scorer), ids, real, 7, EVERYTHING, asked)
+        return scorer.heard
+
+    together, ends = heard(QUESTIONS), [0, 3, 4, 9]
+    for number, question in enumerate(QUESTIONS):
+        alone = heard([question])
+        assert len(alone) == len(together) > 4
+        for a, b in zip(alone, together, strict=True):
+            own = b[:, :, :, ends[number] : ends[number + 1]]
+            assert a.shape == own.shape
+            # A sample that has not begun has nothing to be asked about, but its question.
+            assert near(own, a, 1e-5)
+
+
+class Noting(Engine):
+    """Notes the queries of every layer."""
+
+    def _attention(self, module, query, *args, **more):
+        self.queries.append(query)
+        return super()._attention(module, query, *args, **more)
+
+
+def test_an_observing_question_sees_what_it_sees_when_it_is_asked():
+    model, scorer = build("gemma3_text"), Listening()
+    ids, _ = ids_of(30)
+    engine = Noting(model, scorer)
+    engine.queries = []
+    engine.read(chunks(ids, None, 30, EVERYTHING, 3, QUESTIONS[:1])[0])
+    fork = engine.fork(0)
+    fork.queries = []
+    fork.read(Chunk(QUESTIONS[0][None], 30, None))
+    # Of the layers that are scored; the last one here.
+    assert len(scorer.heard) == 1
+    assert near(scorer.heard[0].flatten(1, 2), fork.queries[2], 1e-5)
+
+
+@pytest.mark.parametrize("logits", [0, 1, 3, 50])
+@pytest.mark.parametrize("asked", [[], QUESTIONS])
+def test_logits_are_of_the_last_positions_of_the_text(logits, asked):
+    model = build("llama")
+    ids, _ = ids_of(9)
+    part = chunks(ids, None, 9, EVERYTHING, 3, asked)[0]
+    found, _ = engine_of(model).read(part, logits)
+    expected = plain(model, ids)[:, -logits:] if logits else plain(model, ids)
+    assert found.shape == expected.shape
+    assert near(found, expected)
+
+
+def test_retention_is_the_share_that_was_memory():
+    model = build("gemma3_text")
+    ids, _ = ids_of(20)
+    engine = engine_of(model, "streaming", sinks=2)
+    ratios: list[Mapping[int, float]] = [
+        engine.read(part)[1] for part in chunks(ids, None, (8, 4, 8), (6, 6, 6), 3)
+    ]
+    # The window's layers remember by themselves.
+    assert ratios == [{2: 0.0}, {2: 0.5}, {2: 0.25}]
+    nothing = engine_of(model, "local", sinks=0)
+    assert [nothing.read(part)[1] for part in chunks(ids, None, 8, 6, 3)] == [{2: 0.0}] * 3
+    assert nothing.lengths() == [5, 5, 0]
+
+
+def test_what_an_attention_asks_for_beyond_is_refused():
+    model = build("llama")
+    engine = engine_of(model)
+    attention = model.model.layers[1].self_attn
+    own = attention.forward
+    attention.forward = lambda *args, **more: own(*args, **more, s_aux=torch.zeros(4))
+    with pytest.raises(InputError, match="LlamaAttention asks for s_aux, which is not handled"):
+        read(engine, ids_of(9)[0])
+    attention.forward = own
+    model = build("mistral")
+    engine = engine_of(model)
+    model.config.sliding_window = None
+    with pytest.raises(InputError, match=r"sliding window \(6, .* MistralAttention tells None"):
+        read(engine, ids_of(9)[0])
