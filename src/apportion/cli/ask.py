@@ -83,7 +83,7 @@ def ask(
         "chunks": chunks, "scorer": scorer, "positions": positions,
     }  # fmt: skip
     if contexts.is_saved(context):
-        found = contexts.load(model, context, given, dtype, show, seed)
+        found = contexts.load(model, context, given, dtype, show)
     else:
         found = contexts.read(model, context, questions, given, dtype, errors, save_to, show, seed)
     contexts.tell(found)
@@ -134,10 +134,15 @@ def _converse(context: Any, how: dict[str, Any], show: Output) -> None:
 
 
 def _asked() -> Iterator[str]:
+    from apportion.errors import InputError
+
     while True:
         if sys.stdin.isatty():
             print("question: ", end="", file=sys.stderr, flush=True)
-        line = sys.stdin.readline().strip()
+        try:
+            line = sys.stdin.readline().strip()
+        except UnicodeDecodeError as error:
+            raise InputError(f"expected a question in UTF-8, got {error.object!r}") from error
         if not line:
             return
         yield line

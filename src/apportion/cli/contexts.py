@@ -79,9 +79,7 @@ def is_saved(path: str) -> bool:
     return looks_saved(path)
 
 
-def load(
-    model: str, saved: str, given: dict[str, Any], dtype: str, show: Output, seed: int = 0
-) -> Any:
+def load(model: str, saved: str, given: dict[str, Any], dtype: str, show: Output) -> Any:
     """The context that a file holds.
 
     Raises:
@@ -89,18 +87,20 @@ def load(
     """
     from apportion.errors import InputError
 
+    with brought_by("prefill"):
+        from apportion.prefill.loading import load_reader
+        from apportion.prefill.saved import read_with
+    told = read_with(saved)
     wrong = [name for name, value in given.items() if value is not None]
     if wrong:
         raise InputError(
             f"expected no --{wrong[0]} with {saved}, which was read already; leave it out, or give "
             "the text itself"
         )
-    with brought_by("prefill"):
-        from apportion.prefill.loading import load_reader
-        from apportion.prefill.saved import read_with
-    dtype = read_with(saved)["dtype"] if dtype == "auto" else dtype
+    dtype = told["dtype"] if dtype == "auto" else dtype
+    sizes = {name: told["settings"][name] for name in ("memory", "chunk")}
     with show.working("loading the model"):
-        reader = load_reader(model, dtype, seed=seed)
+        reader = load_reader(model, dtype, **sizes)
         return reader.load(saved)
 
 

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from apportion.errors import InputError, option
 from apportion.prefill.html import text_of_html
@@ -73,7 +73,7 @@ def open_document(path: str | Path, errors: Errors = "strict") -> str | Iterator
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _ends(handle: BinaryIO) -> bool:
+def _ends(handle: Any) -> bool:
     """Whether its end is in sight: a file that was redirected, no pipe and no terminal."""
     return handle.seekable() and not handle.isatty()
 

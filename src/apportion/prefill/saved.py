@@ -104,9 +104,10 @@ def read_with(path: str | Path) -> dict[str, Any]:
     """
     with opened(path) as file:
         try:
+            settings = dict(file.header["settings"])
             return {
                 "dtype": str(file.header["model"]["dtype"]),
-                "settings": dict(file.header["settings"]),
+                "settings": settings | {name: int(settings[name]) for name in ("memory", "chunk")},
                 "tokens": sum(map(int, file.header["trace"]["tokens"])),
             }
         except _MALFORMED as error:
