@@ -194,7 +194,9 @@ def main() -> None:
 
     def add(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--cases", type=int, default=30, help="random settings, from 0 up")
-        parser.add_argument("--again", default="", help="a model to measure again, or 'all'")
+        parser.add_argument(
+            "--again", default="", help="a model or a setting's number to measure again, or 'all'"
+        )
         parser.add_argument("--threads", type=int, default=2)
 
     options = arguments(__doc__, rounds=3, add=add)
@@ -203,7 +205,7 @@ def main() -> None:
     every: list[dict[str, Any]] = []
     for number in range(options.cases):
         case = draw(number)
-        if number in known and options.again not in (case.model, "all"):
+        if number in known and options.again not in (case.model, str(number), "all"):
             continue
         rows = trial(case, options.rounds)
         every += rows
