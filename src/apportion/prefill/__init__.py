@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from apportion.prefill.answer import Answer
     from apportion.prefill.context import Context, ReadInterruptedError
     from apportion.prefill.documents import read_document
+    from apportion.prefill.evaluation import Case, evaluate
     from apportion.prefill.loading import load_reader
     from apportion.prefill.reader import Reader
     from apportion.prefill.scorers import SCORERS, Scorer, Scores, View
@@ -26,6 +27,7 @@ __all__ = [
     "SCORERS",
     "Answer",
     "At",
+    "Case",
     "Context",
     "ReadInterruptedError",
     "Reader",
@@ -33,12 +35,14 @@ __all__ = [
     "Scorer",
     "Scores",
     "View",
+    "evaluate",
     "load_reader",
     "read_document",
 ]
 
 _LATER = {
     "Answer": "answer",
+    "Case": "evaluation",
     "Context": "context",
     "ReadInterruptedError": "context",
     "Reader": "reader",
@@ -46,6 +50,7 @@ _LATER = {
     "Scorer": "scorers",
     "Scores": "scorers",
     "View": "scorers",
+    "evaluate": "evaluation",
     "load_reader": "loading",
     "read_document": "documents",
 }
