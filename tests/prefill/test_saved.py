@@ -422,6 +422,8 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "unknown chunks": lambda h: h["settings"].update(chunks="none"),
     "unknown positions": lambda h: h["settings"].update(positions=3),
     "unknown eviction": lambda h: h["settings"].update(evict=None),
+    "settings that are missing": lambda h: h["settings"].pop("evict"),
+    "settings that are unknown": lambda h: h["settings"].update(colour="red"),
     "no schedule": lambda h: h["settings"].update(schedule=None),
     "an unknown schedule": lambda h: h["settings"].update(schedule={"name": "x"}),
     "an unknown scorer": lambda h: h.update(scorer={"name": "x"}),

@@ -10,6 +10,7 @@ import copy
 import inspect
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from apportion.errors import InputError
@@ -100,11 +101,7 @@ def plain_settings(settings: Settings) -> dict[str, Any]:
     """What a reader was asked for."""
     scorer: Any = settings.scorer
     return {
-        **{name: getattr(settings, name) for name in _COUNTS},
-        "seed": settings.seed,
-        "chunks": settings.chunks,
-        "positions": settings.positions,
-        "evict": settings.evict,
+        **{field.name: getattr(settings, field.name) for field in fields(settings)},
         "schedule": plain_schedule(settings.schedule),
         "scorer": None if scorer is None else plain_scorer(scorer),
     }
@@ -120,20 +117,16 @@ def reader_of(plain: Mapping[str, Any], reader: Reader) -> Reader:
     if plain == plain_settings(own):
         return reader
     current: Any = own.scorer
-    scorer, seed = plain["scorer"], plain["seed"]
-    if type(seed) is not int or not -(2**63) <= seed < 2**64:
+    scorer, given = plain["scorer"], dict(plain)
+    if given.keys() != {field.name for field in fields(own)}:
+        raise ValueError("settings")
+    for name in _COUNTS:
+        whole(given[name])
+    if type(given["seed"]) is not int or not -(2**63) <= given["seed"] < 2**64:
         raise ValueError("seed")
-    other = Reader(
-        reader.model,
-        reader.tokenizer,
-        **{name: whole(plain[name]) for name in _COUNTS},
-        schedule=schedule_of(plain["schedule"], own.schedule),
-        chunks=plain["chunks"],
-        scorer=None if scorer is None else scorer_of(scorer, current),
-        positions=plain["positions"],
-        evict=plain["evict"],
-        seed=seed,
-    )
+    given["schedule"] = schedule_of(plain["schedule"], own.schedule)
+    given["scorer"] = None if scorer is None else scorer_of(scorer, current)
+    other = Reader(reader.model, reader.tokenizer, **given)
     twin = copy.copy(reader)
     twin.settings = other.settings
     return twin

@@ -24,9 +24,9 @@ from apportion.prefill.described import (
     scorer_of,
     trace_of,
 )
-from apportion.prefill.memory import LayerMemory
+from apportion.prefill.parts import memory_of, parts_of
 from apportion.prefill.provenance import check_model, identity_of
-from apportion.prefill.shapes import check_numbers, check_shapes
+from apportion.prefill.shapes import check_numbers, check_shapes, probed
 
 if TYPE_CHECKING:
     from apportion.prefill.context import Context
@@ -68,7 +68,7 @@ def save(context: Context, path: str | Path) -> None:
     tensors |= {f"question.{k}": ids for k, ids in enumerate(context.questions)}
     for number, held in enumerate(engine.memory):
         assert held is not None
-        tensors |= {f"layer.{number}.{name}": x for name, x in _parts(held).items()}
+        tensors |= {f"layer.{number}.{name}": x for name, x in parts_of(held).items()}
     write(path, header, tensors)
 
 
@@ -127,7 +127,8 @@ def _loaded(reader: Reader, file: Opened) -> Context:
         raise InputError(f"{file.path}: {error}") from error
     engine = reader.engine(())
     trace = trace_of(header["trace"], engine.compressed, engine.layers)
-    check_shapes(file, reader, scorer, trace)
+    probe = probed(reader, scorer)
+    check_shapes(file, probe, reader, trace)
     tensors = file.tensors()
     check_numbers(file, tensors)
     device = models.tensor_device(reader.model)
@@ -135,7 +136,10 @@ def _loaded(reader: Reader, file: Opened) -> Context:
     engine = reader.engine(questions)
     # Which may not be today's default.
     engine.scorer = scorer
-    engine.memory = [_memory(tensors, layer, device) for layer in range(engine.layers)]
+    engine.memory = [
+        memory_of(_of_layer(tensors, layer, device), held)
+        for layer, held in enumerate(probe.memory)
+    ]
     try:
         engine.generator.set_state(tensors["generator"])
     except RuntimeError as error:
@@ -144,19 +148,10 @@ def _loaded(reader: Reader, file: Opened) -> Context:
     return Context(reader, engine, questions, tensors["ids"], tensors.get("real"), logits, trace)
 
 
-def _parts(held: LayerMemory) -> dict[str, Tensor]:
-    found = {"keys": held.keys, "values": held.values, "order": held.order}
-    if held.real is not None:
-        found["real"] = held.real
-    return found | {f"carried.{name}": sums for name, sums in held.carried.items()}
-
-
-def _memory(tensors: Mapping[str, Tensor], layer: int, device: torch.device) -> LayerMemory:
-    prefix, sums = f"layer.{layer}.", "carried."
-    parts = {
+def _of_layer(tensors: Mapping[str, Tensor], layer: int, device: torch.device) -> dict[str, Tensor]:
+    prefix = f"layer.{layer}."
+    return {
         name.removeprefix(prefix): tensor.to(device)
         for name, tensor in tensors.items()
         if name.startswith(prefix)
     }
-    carried = {name.removeprefix(sums): x for name, x in parts.items() if name.startswith(sums)}
-    return LayerMemory(parts["keys"], parts["values"], parts["order"], parts.get("real"), carried)

@@ -7,6 +7,7 @@ numbers afterwards, so it can't send a forward to places that are not there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,23 +17,52 @@ from apportion.prefill.container import DTYPES, Opened, Spec, damaged
 from apportion.prefill.context import Step
 from apportion.prefill.described import whole
 from apportion.prefill.engine import Chunk
+from apportion.prefill.memory import LayerMemory
+from apportion.prefill.parts import parts_of, shape_of
 from apportion.prefill.reader import Reader
 from apportion.prefill.scorers import Scorer
 
 
-def check_shapes(file: Opened, reader: Reader, scorer: Scorer, trace: Sequence[Step]) -> None:
+@dataclass(frozen=True)
+class Probe:
+    """What a model leaves behind that has read one token: shapes as all that it reads has.
+
+    Attributes:
+        memory: of each layer.
+        logits: (1, 1, vocabulary).
+    """
+
+    memory: list[LayerMemory]
+    logits: Tensor
+
+
+def probed(reader: Reader, scorer: Scorer) -> Probe:
+    """Let a reader's model read one token.
+
+    Args:
+        reader: whose model it is.
+        scorer: whose sums are carried along.
+    """
+    engine = reader.engine(())
+    engine.scorer = scorer
+    ids = torch.zeros(1, 1, dtype=torch.int64, device=models.tensor_device(reader.model))
+    logits, _ = engine.read(Chunk(ids, 0, [1] * engine.layers))
+    return Probe([held for held in engine.memory if held is not None], logits)
+
+
+def check_shapes(file: Opened, probe: Probe, reader: Reader, trace: Sequence[Step]) -> None:
     """Every tensor is there, and of the shape that it must have.
 
     Args:
         file: whose header is whole.
-        reader: that is to go on; its model says what shapes its memory has.
-        scorer: whose sums are carried along.
+        probe: of the reader, with the scorer of the context.
+        reader: that is to go on.
         trace: of the read.
 
     Raises:
         InputError: one is missing, superfluous, or of another dtype or shape.
     """
-    expected = _expected(file, reader, scorer, trace)
+    expected = _expected(file, probe, reader, trace)
     for name in sorted(file.specs.keys() | expected.keys()):
         found, wanted = file.specs.get(name), expected.get(name)
         if found != wanted:
@@ -58,21 +88,15 @@ def check_numbers(file: Opened, tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def _expected(
-    file: Opened, reader: Reader, scorer: Scorer, trace: Sequence[Step]
-) -> dict[str, Spec]:
+def _expected(file: Opened, probe: Probe, reader: Reader, trace: Sequence[Step]) -> dict[str, Spec]:
     settings, specs = reader.settings, file.specs
     tokens, lengths = sum(step.tokens for step in trace), trace[-1].memory
     batch = max(1, specs["ids"][1][0])
-    # One token, read: its memory has the shapes that this model's memory has.
-    probe = reader.engine(())
-    probe.scorer = scorer
-    ids = torch.zeros(1, 1, dtype=torch.int64, device=models.tensor_device(reader.model))
-    logits, _ = probe.read(Chunk(ids, 0, [1] * probe.layers))
+    logits = probe.logits
     found: dict[str, Spec] = {
         "ids": ("I32", (batch, tokens)),
         "logits": (DTYPES[logits.dtype], (batch, logits.shape[2])),
-        "generator": ("U8", tuple(probe.generator.get_state().shape)),
+        "generator": ("U8", tuple(torch.Generator().get_state().shape)),
     }
     if "real" in specs:
         found["real"] = ("BOOL", (batch, tokens))
@@ -81,19 +105,16 @@ def _expected(
         found[f"question.{number}"] = (kind if kind == "I32" else "I64", (max(1, shape[0]),))
     windows = models.windows(reader.model)
     for layer, (held, window) in enumerate(zip(probe.memory, windows, strict=True)):
-        assert held is not None
         most = settings.sinks + settings.memory if window is None else window - 1
-        count = lengths[layer]
+        count, prefix = lengths[layer], f"layer.{layer}."
         if count > min(most, tokens):
             raise ValueError(f"{count} entries in layer {layer}")
-        prefix = f"layer.{layer}."
-        rows = (batch, held.keys.shape[1], count)
-        found[f"{prefix}keys"] = (DTYPES[held.keys.dtype], (*rows, held.keys.shape[3]))
-        found[f"{prefix}values"] = (DTYPES[held.values.dtype], (*rows, held.values.shape[3]))
-        found[f"{prefix}order"] = ("I32", rows)
+        found |= {
+            f"{prefix}{name}": (DTYPES[part.dtype], shape_of(name, part, batch, count))
+            for name, part in parts_of(held).items()
+        }
         if f"{prefix}real" in specs:
             found[f"{prefix}real"] = ("BOOL", (batch, count))
-        found |= {f"{prefix}carried.{name}": ("F32", rows) for name in held.carried}
     return found
 
 
