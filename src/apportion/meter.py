@@ -13,6 +13,7 @@ On a GPU the caching allocator counts exactly, kernels' scratch space too: `Allo
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -28,12 +29,20 @@ class LiveStorages(TorchDispatchMode):
         peak: the largest number of bytes that were alive after any operation.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, held: Iterable[torch.Tensor] = ()) -> None:
+        """A meter.
+
+        Args:
+            held: tensors that are there already and count as long as they are.
+        """
         super().__init__()
-        self.peak = 0
         self._now = 0
-        self._lap = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
+        for tensor in held:
+            storage = tensor.untyped_storage()
+            if _key(storage) not in self._alive:
+                self._add(_key(storage), storage)
+        self.peak = self._lap = self._now
 
     def __torch_dispatch__(
         self,
@@ -89,16 +98,24 @@ def _key(storage: torch.UntypedStorage) -> int:
 class AllocatedBytes:
     """The same figures from the allocator of one CUDA device, relative to the beginning."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, held: Iterable[torch.Tensor] = ()) -> None:
+        """A meter.
+
+        Args:
+            device: whose memory counts.
+            held: tensors that are there already and count as long as they are.
+        """
         self.device = device
-        self.peak = 0
+        storages = [tensor.untyped_storage() for tensor in held if tensor.device == device]
+        self._held = sum({_key(s): s.nbytes() for s in storages}.values())
+        self.peak = self._held
         self._before = 0
 
     def __enter__(self) -> AllocatedBytes:
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
-        self._before = torch.cuda.memory_allocated(self.device)
-        self.peak = 0
+        self._before = torch.cuda.memory_allocated(self.device) - self._held
+        self.peak = self._held
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -119,6 +136,11 @@ class AllocatedBytes:
 Meter = LiveStorages | AllocatedBytes
 
 
-def meter_of(device: torch.device) -> Meter:
-    """The meter that is exact on a device."""
-    return AllocatedBytes(device) if device.type == "cuda" else LiveStorages()
+def meter_of(device: torch.device, held: Iterable[torch.Tensor] = ()) -> Meter:
+    """The meter that is exact on a device.
+
+    Args:
+        device: where tensors are made.
+        held: tensors that are there already and count as long as they are.
+    """
+    return AllocatedBytes(device, held) if device.type == "cuda" else LiveStorages(held)

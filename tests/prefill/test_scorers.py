@@ -142,7 +142,7 @@ CASES: dict[str, tuple[Callable[[], Scorer], Reference]] = {
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_scores(case, softcap, block, monkeypatch):
     monkeypatch.setattr(base, "BLOCK", block)
-    monkeypatch.setattr(base, "_PIECE", 5)
+    monkeypatch.setattr(base, "PIECE", 5)
     make, reference = CASES[case]
     source = text(softcap=softcap)
     steps = read(make(), source)

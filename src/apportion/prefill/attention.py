@@ -194,14 +194,25 @@ def _capped(queries: Tensor, keys: Tensor, values: Tensor, sees: Tensor, rules: 
     group = heads // kept
     grouped = queries.view(batch, kept, group, rows, size)
     out = queries.new_empty(batch, kept, group, rows, values.shape[3])
-    step = max(1, BLOCK // (batch * heads * entries))
+    step = block_rows(batch * heads, entries)
     for start in range(0, rows, step):
         part = slice(start, start + step)
         scores = grouped[:, :, :, part].float() @ keys[:, :, None].float().transpose(3, 4)
         scores = torch.tanh(scores * (rules.scaling / rules.softcap)) * rules.softcap
         scores.masked_fill_(~sees[:, None, None, part], float("-inf"))
         out[:, :, :, part] = torch.softmax(scores, dim=-1).to(values.dtype) @ values[:, :, None]
+        del scores  # before the next ones are made
     return out.view(batch, heads, rows, -1)
+
+
+def block_rows(heads: int, entries: int) -> int:
+    """Rows whose capped scores are held together, if there are as many.
+
+    Args:
+        heads: of queries, over all samples.
+        entries: that they see.
+    """
+    return max(1, BLOCK // (heads * entries))
 
 
 def visible(

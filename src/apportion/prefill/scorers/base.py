@@ -26,7 +26,8 @@ from apportion.errors import InputError
 BLOCK = 2**20
 """Probabilities in a block, over all heads and samples; one row of queries where that is more."""
 
-_PIECE = 512  # Entries whose keys are widened to float32 at once.
+PIECE = 512
+"""Entries whose keys are widened to float32 at once."""
 
 Observes = Literal["none", "window", "chunk"]
 
@@ -129,16 +130,29 @@ def attention_blocks(
     """
     batch, heads, group, rows, _ = queries.shape
     entries = view.keys.shape[2]
-    step = max(1, BLOCK // (batch * heads * group * entries))
+    step = block_rows(batch * heads * group, entries)
     # The chunk's row at which an entry comes into sight; old memory always is.
     enters = torch.arange(entries, device=view.keys.device) - view.memory
     awake = asking(view, rows, first_row)
     for start in range(0, rows, step):
         end = min(start + step, rows)
         at = torch.arange(first_row + start, first_row + end, device=enters.device)
-        sees = view.real[:, None, :] & (enters <= at[:, None]) & awake[:, start:end, None]
-        # Nothing of a block is held here while it is looked at.
-        yield _attention(view, queries[:, :, :, start:end], sees)
+        # Nothing of a block is held here while it is looked at, or when the next one is made.
+        yield _attention(
+            view,
+            queries[:, :, :, start:end],
+            view.real[:, None, :] & (enters <= at[:, None]) & awake[:, start:end, None],
+        )
+
+
+def block_rows(heads: int, entries: int) -> int:
+    """Rows of queries that are looked at together, if there are as many.
+
+    Args:
+        heads: of queries, over all samples.
+        entries: that they see.
+    """
+    return max(1, BLOCK // (heads * entries))
 
 
 def _attention(
@@ -164,8 +178,8 @@ def _scores(
     entries = view.keys.shape[2]
     q = queries.to(torch.float32).reshape(batch, heads, group * block, size) * view.scaling
     scores = torch.empty(batch, heads, group * block, entries, device=q.device)
-    for start in range(0, entries, _PIECE):
-        piece = slice(start, min(start + _PIECE, entries))
+    for start in range(0, entries, PIECE):
+        piece = slice(start, min(start + PIECE, entries))
         scores[..., piece] = q @ view.keys[:, :, piece].to(torch.float32).transpose(2, 3)
     if view.softcap > 0:
         scores.div_(view.softcap).tanh_().mul_(view.softcap)
