@@ -35,16 +35,21 @@ GROWING = ("dynamic", "longrope")
 QUESTIONS = [torch.tensor([5, 60, 7]), torch.tensor([80]), torch.tensor([9, 9, 10, 11, 12])]
 
 
-@pytest.mark.parametrize("size", [1, 7, 16, 37])
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in GROWING])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *((name, size) for name in NAMES if name not in GROWING for size in (7, 23)),
+        *((name, size) for name in ("llama", "gemma3_text", "phi", "exaone4") for size in (1, 16)),
+    ],
+)
 def test_what_never_evicts_is_one_plain_forward(name, size):
     model = build(name)
-    ids, _ = ids_of(37, 37)
+    ids, _ = ids_of(23, 23)
     assert near(read(engine_of(model), ids, sizes=size), plain(model, ids))
 
 
 @pytest.mark.parametrize("name", GROWING)
-@pytest.mark.parametrize(("length", "size"), [(37, 37), (15, 4)])
+@pytest.mark.parametrize(("length", "size"), [(23, 23), (15, 4)])
 def test_scalings_by_length(name, length, size):
     model = build(name)
     ids, _ = ids_of(length)
@@ -52,11 +57,16 @@ def test_scalings_by_length(name, length, size):
     assert near(read(engine_of(model), ids, sizes=size), expected)
 
 
-@pytest.mark.parametrize("size", [1, 7, 37])
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in GROWING])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        *((name, 7) for name in NAMES if name not in GROWING),
+        *((name, size) for name in ("llama", "gemma3_text") for size in (1, 23)),
+    ],
+)
 def test_padding_on_the_left(name, size):
     model = build(name)
-    ids, real = ids_of(37, 20, 30)
+    ids, real = ids_of(23, 9, 18)
     found, expected = read(engine_of(model), ids, real, size), plain(model, ids, real)
     assert near(found[real], expected[real])
 
@@ -116,8 +126,10 @@ def test_it_reads_as_a_plain_reader_does(name, heads, kept, compact):
 REMEMBERING = ["streaming", "prefix", "snapkv", "h2o", "tova", "mean", "roco", "value-aware:h2o"]
 
 
-@pytest.mark.parametrize("name", [*REMEMBERING, "query"])
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*((name, "llama") for name in [*REMEMBERING, "query"]), ("snapkv", "gemma3_text")],
+)
 def test_a_batch_is_as_one_by_one(name, kind):
     model = build(kind)
     ids, real = ids_of(40, 40, 17, 29, seed=1)
@@ -139,7 +151,7 @@ def test_a_batch_is_as_one_by_one(name, kind):
                 assert shifted == places(alone, layer, 0, head)
 
 
-@pytest.mark.parametrize("name", [*REMEMBERING, "random", "query"])
+@pytest.mark.parametrize("name", ["streaming", "snapkv", "roco", "random", "query"])
 def test_evicting_late_changes_nothing_but_memory(name):
     # A layer's eviction comes after its own attention, and no other layer sees it.
     model = build("gemma3_text")
@@ -151,13 +163,15 @@ def test_evicting_late_changes_nothing_but_memory(name):
         assert same(snapshot(early), snapshot(late))
 
 
-@pytest.mark.parametrize("compact", [True, False])
-@pytest.mark.parametrize("name", [*REMEMBERING, "random", "local"])
+@pytest.mark.parametrize(
+    ("name", "compact"),
+    [*((name, True) for name in [*REMEMBERING, "random", "local"]), ("h2o", False)],
+)
 def test_what_is_kept(name, compact):
     model = build("llama")
     ids, real = ids_of(40, 23)
     engine, pads = engine_of(model, name, sinks=3, compact=compact), (0, 17)
-    for part in chunks(ids, real, 6, 1, 3):
+    for part in chunks(ids, real, 9, 1, 3):
         engine.read(part)
         read_so_far = part.start + part.ids.shape[1]
         budget = 0 if name == "local" else 1
@@ -219,7 +233,7 @@ class Listening(Scorer):
 
 
 @pytest.mark.parametrize("budget", [3, EVERYTHING])
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gemma2", "phi3", "smollm3"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gemma2"])
 def test_text_does_not_see_questions(name, budget):
     model = build(name)
     ids, real = ids_of(30, 19)
@@ -230,20 +244,20 @@ def test_text_does_not_see_questions(name, budget):
     assert near(with_[real], without[real], 1e-6)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gemma2", "phi3", "smollm3"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gemma2", "smollm3"])
 def test_questions_do_not_see_each_other(name):
     model = build(name)
     ids, real = ids_of(30, 19)
 
     def heard(asked: list[Tensor]) -> list[Tensor]:
         scorer = Listening()
-        read(engine_of(model, scorer), ids, real, 7, EVERYTHING, asked)
+        read(engine_of(model, scorer), ids, real, 15, EVERYTHING, asked)
         return scorer.heard
 
     together, ends = heard(QUESTIONS), [0, 3, 4, 9]
     for number, question in enumerate(QUESTIONS):
         alone = heard([question])
-        assert len(alone) == len(together) > 4
+        assert len(alone) == len(together) > 1
         for a, b in zip(alone, together, strict=True):
             own = b[:, :, :, ends[number] : ends[number + 1]]
             assert a.shape == own.shape

@@ -176,7 +176,7 @@ def test_weights_that_are_none_are_told_before_anything_is_read(number):
     model = build("llama")
     with torch.no_grad():
         model.model.layers[1].self_attn.k_proj.weight[3, 5] = number
-    with pytest.raises(InputError, match="expected finite weights, got .* attention of layer 1"):
+    with pytest.raises(InputError, match=r"expected finite weights, got .* attention of layer 1"):
         engine_of(model)
 
 
