@@ -86,9 +86,11 @@ OTHERS: dict[str, tuple[str, dict[str, object]]] = {
     "stablelm": ("stablelm", {"partial_rotary_factor": 0.5}),
     "granite": ("granite", {"attention_multiplier": 0.2}),
     "olmo2": ("olmo2", {}),
+    "mixtral": ("mixtral", dict(tiny.MIXTURES["mixtral"])),
 }
 
-# Learned positions, ALiBi, pairs of neighbours, sinks of their own, latent attention.
+# Learned positions, ALiBi, pairs of neighbours, sinks of their own, latent attention, a state
+# beside the attention, two attentions in a layer.
 REFUSED: dict[str, dict[str, object]] = {
     "gpt2": {},
     "opt": {"word_embed_proj_dim": 48, "ffn_dim": 80},
@@ -110,6 +112,8 @@ REFUSED: dict[str, dict[str, object]] = {
         "qk_nope_head_dim": 8,
         "v_head_dim": 12,
     },
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16},
+    "diffllama": {},
 }
 
 
@@ -122,7 +126,9 @@ def build(name: str, **more: object) -> nn.Module:
     kind, own = named[name]
     config = AutoConfig.for_model(kind, **{**_common(kind), **own, **more})
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation=attention_of(name))
+    model = AutoModelForCausalLM.from_config(
+        config, attn_implementation=attention_of(name), experts_implementation="eager"
+    )
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if parameter.ndim == 1:

@@ -11,6 +11,7 @@ from apportion.errors import InputError
 from apportion.models import Rotary, RoutedAttention, rotate
 from finetune import tiny
 from prefill.decoders import OTHERS, REFUSED, SCALED, build
+from prefill.engines import engine_of, ids_of, read
 
 NAMES = [*tiny.ARCHITECTURES, *SCALED, *OTHERS]
 LONGEST = 48  # positions; scalings that grow have grown to it
@@ -168,6 +169,7 @@ def test_narrow_dtypes_are_recognised(name, dtype):
 def test_refused_by_name(name):
     model = build(name)
     before = model.config._attn_implementation
-    with pytest.raises(InputError, match=rf"expected a model .*{type(model).__name__}"):
-        Rotary(model)
+    kind = "DiffLlamaAttention" if name == "diffllama" else type(model).__name__
+    with pytest.raises(InputError, match=rf"expected .* as .*Llama.*{kind}|{kind}.*Llama.* work"):
+        read(engine_of(model), ids_of(9)[0])
     assert model.config._attn_implementation == before

@@ -10,6 +10,7 @@ from __future__ import annotations
 from apportion.models.files import adapted, fill, load, outline, quietly, save
 from apportion.models.find import (
     arguments_of,
+    check_no_state,
     decoder_layers,
     decoder_of,
     final_norm,
@@ -35,6 +36,7 @@ __all__ = [
     "adapted",
     "arguments_of",
     "attention_of",
+    "check_no_state",
     "config_of",
     "decoder_layers",
     "decoder_of",

@@ -122,6 +122,20 @@ def positions(model: nn.Module) -> int | None:
     return found if isinstance(found, int) else None
 
 
+def check_no_state(model: nn.Module) -> None:
+    """A model knows of earlier tokens by attention alone.
+
+    Raises:
+        InputError: it keeps a state beside, as state-space models and linear attention do.
+    """
+    if getattr(model, "_is_stateful", False):
+        raise InputError(
+            f"expected a model that knows of earlier tokens by attention alone, as Llama, Mistral, "
+            f"Qwen, Gemma and Phi models do; {type(model).__name__} keeps a state beside it, which "
+            "would be lost between chunks"
+        )
+
+
 def windows(model: nn.Module) -> list[int | None]:
     """Of every decoder layer, how many tokens its attention looks back, itself among them.
 

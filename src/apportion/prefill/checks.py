@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ _HARMLESS = {
     "position_ids",
     "use_cache",
     "output_attentions",
+    "output_router_logits",
     "cache",
     "past_key_values",
     "cache_position",
@@ -25,7 +26,11 @@ _HARMLESS = {
 
 
 def check_arguments(
-    module: object, window: int | None, expected: int | None, more: Mapping[str, Any]
+    module: Any,
+    window: int | None,
+    expected: int | None,
+    more: Mapping[str, Any],
+    done: Container[int],
 ) -> None:
     """A layer's attention asks for nothing that would change it in a way that is not known.
 
@@ -34,6 +39,7 @@ def check_arguments(
         window: sliding window that its call states.
         expected: the one that the model's config states.
         more: arguments that are not handled.
+        done: layers that have asked already.
 
     Raises:
         InputError: it does.
@@ -45,6 +51,11 @@ def check_arguments(
             f"expected attention as in Llama, Mistral, Qwen, Gemma or Phi; {name} asks for "
             f"{', '.join(sorted(unknown))}, which is not handled"
         )
+    if module.layer_idx in done:
+        raise InputError(
+            f"expected every layer to attend once, as in Llama, Mistral, Qwen, Gemma or Phi; "
+            f"{name} does so more often"
+        )
     if window != expected:
         # Such a layer has its window in a mask alone, and no mask is made here.
         raise InputError(
@@ -54,7 +65,7 @@ def check_arguments(
 
 
 def check_finite(
-    sums: Sequence[Float[Tensor, ""]],
+    sums: Mapping[int, Float[Tensor, ""]],
     logits: Float[Tensor, "batch positions vocabulary"],
     first: int,
     tokens: int,
@@ -62,7 +73,7 @@ def check_finite(
     """Nothing is NaN or infinite; one look at the device for all layers.
 
     Args:
-        sums: of what each layer's attention has gathered.
+        sums: of what each layer's attention has gathered, in the order of the layers.
         logits: after the last layer.
         first: place in the text of the first token that was read.
         tokens: how many were read.
@@ -70,11 +81,11 @@ def check_finite(
     Raises:
         InputError: something is; it names the first layer where it shows.
     """
-    good = torch.stack([*sums, logits.sum(dtype=torch.float32)]).isfinite().tolist()
+    good = torch.stack([*sums.values(), logits.sum(dtype=torch.float32)]).isfinite().tolist()
     if all(good):
         return
-    number = good.index(False)
-    where = f"the attention of layer {number}" if number < len(sums) else "the logits"
+    places = [*(f"the attention of layer {number}" for number in sums), "the logits"]
+    where = places[good.index(False)]
     raise InputError(
         f"expected finite numbers, got NaN or infinity in {where} while reading tokens {first} to "
         f"{first + tokens - 1}; a wider dtype may help: dtype=torch.float32"

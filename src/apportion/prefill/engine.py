@@ -63,7 +63,7 @@ class Forward:
     real: Bool[Tensor, "batch rows"] | None
     tables: Mapping[str | None, RotaryTable]
     touched: bool = False  # whether a layer has remembered anything of it
-    sums: list[Tensor] = field(default_factory=list)
+    sums: dict[int, Tensor] = field(default_factory=dict)
     pending: list[Callable[[], None]] = field(default_factory=list)
     retained: dict[int, float] = field(default_factory=dict)
 
@@ -104,6 +104,7 @@ class Engine:
             InputError: a model whose positions or attention can't be handled.
         """
         self.model = models.unwrap(model)
+        models.check_no_state(self.model)
         self.scorer, self.sinks = scorer, sinks
         self.compact, self.late = compact, late
         self.rotary = models.Rotary(self.model)
@@ -251,8 +252,8 @@ class Engine:
     ) -> tuple[Float[Tensor, "batch rows heads valuesize"], None]:
         """One layer, as transformers calls it."""
         forward, layer = self._now, int(module.layer_idx)
-        check_arguments(module, sliding_window, self._windows[layer], more)
         assert forward is not None
+        check_arguments(module, sliding_window, self._windows[layer], more, forward.sums)
         factor = float(query.shape[3]) ** -0.5 if scaling is None else scaling
         rules = Rules(factor, softcap or 0.0, sliding_window)
         new = Entries(key, value, forward.real)
@@ -264,7 +265,7 @@ class Engine:
             forward.touched = True
             self._tails[layer] = new if tail is None else tail.followed(new)
         out = attend(query, parts, new, rules, [len(q) for q in forward.chunk.questions])
-        forward.sums.append(out.sum(dtype=torch.float32))
+        forward.sums[layer] = out.sum(dtype=torch.float32)
         if self._tails is not None:
             return out.transpose(1, 2), None
 
