@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
@@ -232,6 +233,21 @@ def test_questions_that_are_none_or_too_long(model):
         context.ask("why? " * 200)
     with pytest.raises(InputError, match="256 positions"):
         context.ask("why?", max_new_tokens=256)
+    # A known one is refused before anything is read.
+    began = time.perf_counter()
+    with pytest.raises(InputError, match="256 positions behind 36 entries"):
+        reader.read(STORY * 1000, questions=["who?", "why? " * 200])
+    assert time.perf_counter() - began < 5
+    # Where all of a text is less than memory, there is more room.
+    text = sentence(1)
+    room = 256 - len(reader.with_prompt().opening()) - len(reader.with_prompt().context(text))
+    long = torch.full((room - 1,), 7)
+    wide = reader_of(model, memory=180)
+    assert wide.read(text, questions=[long]).ask(long, max_new_tokens=1).known
+    with pytest.raises(InputError, match="256 positions"):
+        wide.read(text, questions=[torch.full((room,), 7)])
+    with pytest.raises(InputError, match="256 positions behind"):
+        reader_of(model, positions="original").read(STORY * 4, questions=["who?"])
     with pytest.raises(InputError, match="no tokenizer"):
         Reader(model, memory=32, chunk=16).read(torch.ones(1, 40, dtype=torch.int64)).ask("why?")
 

@@ -82,11 +82,12 @@ def ask(
         "budget": budget, "memory": memory, "chunk": chunk, "schedule": schedule,
         "chunks": chunks, "scorer": scorer, "positions": positions,
     }  # fmt: skip
-    if contexts.is_saved(context):
+    kept = contexts.is_saved(context)
+    if kept:
         found = contexts.load(model, context, given, dtype, show)
     else:
         found = contexts.read(model, context, questions, given, dtype, errors, save_to, show, seed)
-    contexts.tell(found)
+    contexts.tell(found, before=kept)
     if save_to is not None:
         found.save(save_to)
         # Standard output is for the answers.

@@ -189,15 +189,16 @@ def figures(context: Any) -> dict[str, Any]:
     }
 
 
-def tell(context: Any) -> None:
-    """A line about a read on stderr."""
+def tell(context: Any, before: bool = False) -> None:
+    """A line about a read on stderr; one that was done some time before says so."""
     from apportion.budget import format_bytes
 
     told = figures(context)
+    began = "was read before: " if before else "read "
     predicted = told["predicted_bytes"]
     beside = "" if predicted is None else f" (predicted {format_bytes(predicted)})"
     note(
-        f"read {told['tokens']:,} tokens in {told['chunks']} chunks, {number(told['seconds'])} s "
+        f"{began}{told['tokens']:,} tokens in {told['chunks']} chunks, {number(told['seconds'])} s "
         f"({number(told['tokens_per_second'] or 0.0)} tokens/s); peak "
         f"{format_bytes(told['peak_bytes'])} beyond the weights{beside}; memory of "
         f"{told['memory']:,} tokens, {format_bytes(told['memory_bytes'])}: "

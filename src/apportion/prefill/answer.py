@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from apportion import models
 from apportion.errors import InputError, option
@@ -88,7 +88,9 @@ def ask(
     if reread and not known:
         context = read_again(context, [ids])
         known = True
-    _check_length(context, len(ids) + max_new_tokens)
+    compact = reader.settings.positions == "compact"
+    held = max(context.engine.lengths()) if compact else context.tokens
+    check_length(reader.model, held, len(ids) + max_new_tokens)
     told = _Told(reader.prompt.answer, stream) if stream and reader.prompt else None
     device = models.tensor_device(reader.model)
     with meter_of(device) as meter:
@@ -121,15 +123,19 @@ def read_again(context: Context, questions: list[Int[Tensor, " _"]]) -> Context:
     return context.reader.read(context.ids.long(), questions, mask)
 
 
-def _check_length(context: Context, more: int) -> None:
-    reach = models.positions(context.reader.model)
-    if reach is None:
-        return
-    settings = context.reader.settings
-    held = context.tokens
-    if settings.positions == "compact":
-        held = max(context.engine.lengths())
-    if held + more > reach:
+def check_length(model: nn.Module, held: int, more: int) -> None:
+    """Question and answer fit the model's positions.
+
+    Args:
+        model: whose config says how far they reach.
+        held: positions before them.
+        more: tokens of theirs.
+
+    Raises:
+        InputError: they don't.
+    """
+    reach = models.positions(model)
+    if reach is not None and held + more > reach:
         raise InputError(
             f"expected question and answer to fit the model's {reach} positions behind "
             f"{held} entries of memory, got {more} tokens; ask shorter, or read with less memory"

@@ -15,7 +15,7 @@ from torch import Tensor
 from apportion import models
 from apportion.errors import InputError
 from apportion.meter import meter_of
-from apportion.prefill.answer import Answer, ask
+from apportion.prefill.answer import Answer, ask, check_length
 from apportion.prefill.engine import Chunk, Engine
 from apportion.prefill.interrupt import finishing
 from apportion.prefill.pace import Pace
@@ -153,6 +153,7 @@ class Context:
                 f"expected more text for each of {len(self.ids)} samples, got {source.batch}: "
                 f"token ids ({len(self.ids)}, tokens)"
             )
+        self._check_questions(source.tokens)
         pace = self._pace(source, full=not opening)
         with Bar(source.tokens, progress) as bar:
             try:
@@ -169,6 +170,17 @@ class Context:
                 raise ReadInterruptedError(self) from stopped
         if not self.trace:
             raise InputError("expected a text, got an empty one")
+
+    def _check_questions(self, more: int | None) -> None:
+        """Known questions can be answered when all is read; said before, since reading is long."""
+        settings, longest = self.reader.settings, max(map(len, self.questions), default=0)
+        if not longest or not self.engine.compressed:
+            return
+        held = settings.sinks + settings.memory
+        if more is not None:
+            read = self.tokens + more
+            held = min(held, read) if settings.positions == "compact" else read
+        check_length(self.reader.model, held, longest + 1)
 
     def _pace(self, source: Source, full: bool) -> Pace:
         settings = self.reader.settings
