@@ -31,6 +31,7 @@ from apportion.prefill.attention import Entries, Rules, attend
 from apportion.prefill.checks import check_arguments, check_finite
 from apportion.prefill.memory import LayerMemory, choose, empty
 from apportion.prefill.observe import view_of
+from apportion.prefill.rows import dense
 from apportion.prefill.scorers import Scorer
 
 
@@ -89,6 +90,7 @@ class Engine:
         compact: bool = True,
         late: bool = False,
         seed: int = 0,
+        store: str = "model",
     ) -> None:
         """An engine with empty memory.
 
@@ -99,6 +101,7 @@ class Engine:
             compact: positions directly before the chunk; otherwise those of the text.
             late: evict after the forward, as published; for comparison.
             seed: of scorers that draw.
+            store: of memory; see `PACKINGS`.
 
         Raises:
             InputError: a model whose positions or attention can't be handled.
@@ -106,7 +109,7 @@ class Engine:
         self.model = models.unwrap(model)
         models.check_no_state(self.model)
         self.scorer, self.sinks = scorer, sinks
-        self.compact, self.late = compact, late
+        self.compact, self.late, self.store = compact, late, store
         self.rotary = models.Rotary(self.model)
         self.layers = len(self.rotary.moves)
         self._windows = models.windows(self.model)
@@ -290,13 +293,13 @@ class Engine:
         if old is None:
             order = torch.zeros(new.keys.shape[:3], dtype=torch.int32, device=new.keys.device)
             old = empty(LayerMemory(new.keys, new.values, order, new.real))
-        keys = old.keys
+        keys = dense(old.keys)
         if self.compact and self.rotary.moves[layer] and len(old):
             end = forward.base if self._tails is None else self._base
             table = self._table(layer, forward, end - len(old), end)
             keys = models.rotate(keys, table)
         real = old.real if len(old) else None
-        return old, Entries(keys, old.values, real)
+        return old, Entries(keys, dense(old.values), real)
 
     def _remember(
         self,
@@ -325,7 +328,7 @@ class Engine:
         index = choose(scores, view.real, budget, self.sinks)
         kept = old.chosen(fresh, index)
         sums = {name: x.gather(2, index) for name, x in scores.carried.items()}
-        self.memory[layer] = replace(kept, carried=sums)
+        self.memory[layer] = replace(kept, carried=sums).packed(self.store)
         retained = float((index < len(old)).float().mean()) if index.shape[2] else 0.0
         forward.retained[layer] = retained
 

@@ -7,12 +7,13 @@ different entries, all of one number; a sample with less text than that has padd
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from apportion.prefill.rows import PACKINGS, Eight, Rows, dense, of_samples, pick, tensors
 from apportion.prefill.scorers import Scores
 
 
@@ -21,26 +22,27 @@ class LayerMemory:
     """Entries of one layer, in the order of the text, padding first.
 
     Attributes:
-        keys: not rotated, or at their original positions if the reader keeps those.
+        keys: not rotated, or at their original positions if the reader keeps those; in the model's
+            type or in 8 bits.
         values: one an entry.
         order: places in the text, int32.
         real: False for padding; None: all are.
         carried: the scorer's sums, float32.
     """
 
-    keys: Float[Tensor, "batch keyheads entries size"]
-    values: Float[Tensor, "batch keyheads entries valuesize"]
+    keys: Rows
+    values: Rows
     order: Int[Tensor, "batch keyheads entries"]
     real: Bool[Tensor, "batch entries"] | None = None
     carried: Mapping[str, Float[Tensor, "batch keyheads entries"]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return self.keys.shape[2]
+        return self.order.shape[2]
 
     @property
     def tensors(self) -> list[Tensor]:
         """All that it is made of."""
-        held = [self.keys, self.values, self.order, *self.carried.values()]
+        held = [*tensors(self.keys), *tensors(self.values), self.order, *self.carried.values()]
         return held if self.real is None else [*held, self.real]
 
     @property
@@ -52,8 +54,8 @@ class LayerMemory:
         """Of one sample, as views."""
         cut = slice(sample, sample + 1)
         return LayerMemory(
-            self.keys[cut],
-            self.values[cut],
+            of_samples(self.keys, cut),
+            of_samples(self.values, cut),
             self.order[cut],
             None if self.real is None else simplified(self.real[cut]),
             {name: sums[cut] for name, sums in self.carried.items()},
@@ -70,8 +72,8 @@ class LayerMemory:
         keys, values, order = (
             torch.cat([x[:, :, x.shape[2] - old :], y[:, :, y.shape[2] - fresh :]], dim=2)
             for x, y in (
-                (self.keys, new.keys),
-                (self.values, new.values),
+                (dense(self.keys), dense(new.keys)),
+                (dense(self.values), dense(new.values)),
                 (self.order, new.order),
             )
         )
@@ -82,24 +84,33 @@ class LayerMemory:
     def chosen(self, new: LayerMemory, index: Int[Tensor, "batch keyheads kept"]) -> LayerMemory:
         """Some of these entries and of others that come after them.
 
-        Without joining them first: only what is kept is copied. The sums are the scorer's to say.
+        Without joining them first: only what is kept is copied. Rows in 8 bits stay as they are,
+        and new ones become such. The sums are the scorer's to say.
         """
         real = joined_real(self, new)
         if real is not None:
             real = simplified(real.gather(1, index[:, 0]))
         return LayerMemory(
-            _pick(self.keys, new.keys, index),
-            _pick(self.values, new.values, index),
+            pick(self.keys, dense(new.keys), index),
+            pick(self.values, dense(new.values), index),
             torch.cat([self.order, new.order], dim=2).gather(2, index),
             real,
         )
+
+    def packed(self, store: str) -> LayerMemory:
+        """In the rows of a store; those in 8 bits already stay as they are."""
+        if isinstance(self.keys, Eight) or isinstance(self.values, Eight) or not len(self):
+            return self
+        keys, values = PACKINGS[store]
+        return replace(self, keys=keys(self.keys), values=values(self.values))
 
 
 def empty(like: LayerMemory) -> LayerMemory:
     """No entries, in the shapes of others."""
     none = {name: sums[:, :, :0] for name, sums in like.carried.items()}
     real = None if like.real is None else like.real[:, :0]
-    keys, values, order = (x[:, :, :0].clone() for x in (like.keys, like.values, like.order))
+    parts = (dense(like.keys), dense(like.values), like.order)
+    keys, values, order = (x[:, :, :0].clone() for x in parts)
     return LayerMemory(keys, values, order, real, none)
 
 
@@ -147,18 +158,3 @@ def choose(
     after = equal.flip(2).cumsum(dim=2, dtype=torch.int32).flip(2)
     kept = above | (equal & (after <= count - above.sum(dim=2, keepdim=True)))
     return kept.nonzero()[:, 2].view(*worth.shape[:2], count)
-
-
-def _pick(old: Tensor, new: Tensor, index: Tensor) -> Tensor:
-    """Entries of `old` followed by `new` at some places, along dimension 2."""
-    held = old.shape[2]
-    if not held:
-        return new.gather(2, _wide(index, new))
-    found = new.gather(2, _wide((index - held).clamp_(min=0), new))
-    from_old = old.gather(2, _wide(index.clamp(max=held - 1), old))
-    return torch.where((index < held)[..., None], from_old, found)
-
-
-def _wide(index: Tensor, like: Tensor) -> Tensor:
-    # A view: numbers of its own would take eight bytes for each of a key's.
-    return index[..., None].expand(*index.shape, like.shape[3])
