@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from apportion import models
 from apportion.errors import InputError, option
 from apportion.meter import meter_of
+from apportion.prefill.bound import check_answer
 from apportion.prefill.decode import Sampling, generate
+from apportion.prefill.rehearse import is_padded
 
 if TYPE_CHECKING:
     from apportion.prefill.context import Context
@@ -91,9 +93,10 @@ def ask(
     compact = reader.settings.positions == "compact"
     held = max(context.engine.lengths()) if compact else context.tokens
     check_length(reader.model, held, len(ids) + max_new_tokens)
+    _check_bytes(context, len(ids), max_new_tokens, temperature > 0)
     told = _Told(reader.prompt.answer, stream) if stream and reader.prompt else None
     device = models.tensor_device(reader.model)
-    with meter_of(device) as meter:
+    with meter_of(device, context.held()) as meter:
         found = generate(
             context.engine.fork(sample),
             ids,
@@ -112,7 +115,7 @@ def ask(
         kept_share=context.kept_share,
         first_s=found.first_s,
         seconds=found.seconds,
-        peak_bytes=context.engine.bytes() + meter.peak,
+        peak_bytes=meter.peak,
     )
 
 
@@ -140,6 +143,16 @@ def check_length(model: nn.Module, held: int, more: int) -> None:
             f"expected question and answer to fit the model's {reach} positions behind "
             f"{held} entries of memory, got {more} tokens; ask shorter, or read with less memory"
         )
+
+
+def _check_bytes(context: Context, question: int, tokens: int, sampled: bool) -> None:
+    if context.reader.settings.budget is None:
+        return
+    batch = 1 if context.ids is None else len(context.ids)
+    bound = context.reader.bound(batch, context.questions)
+    lengths = context.engine.lengths()
+    need = bound.costs.answer(lengths, question, tokens, is_padded(context.engine), sampled)
+    check_answer(bound, need, question, tokens)
 
 
 class _Told:

@@ -16,11 +16,13 @@ from apportion import models
 from apportion.errors import InputError
 from apportion.meter import meter_of
 from apportion.prefill.answer import Answer, ask, check_length
+from apportion.prefill.bound import Bound
 from apportion.prefill.engine import Chunk, Engine
 from apportion.prefill.interrupt import finishing
 from apportion.prefill.pace import Pace
+from apportion.prefill.pacing import foreseen, paced
 from apportion.prefill.progress import Bar
-from apportion.prefill.source import Source, source_of
+from apportion.prefill.source import source_of
 
 if TYPE_CHECKING:
     from apportion.prefill.reader import Reader
@@ -73,6 +75,8 @@ class Context:
         real: False for padding; None: none.
         logits: (batch, vocabulary) after the last token.
         trace: one entry a chunk.
+        predicted_bytes: what `peak_bytes` was to be at most, before it was measured; None where
+            there is no bound in bytes, since it takes probes.
     """
 
     reader: Reader
@@ -82,7 +86,7 @@ class Context:
     real: Tensor | None = None
     logits: Float[Tensor, "batch vocabulary"] | None = None
     trace: list[Step] = field(default_factory=list)
-    _retained: list[dict[int, float]] = field(default_factory=list)
+    predicted_bytes: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -154,7 +158,7 @@ class Context:
                 f"token ids ({len(self.ids)}, tokens)"
             )
         self._check_questions(source.tokens)
-        pace = self._pace(source, full=not opening)
+        pace, bound = paced(self, source, full=not opening)
         with Bar(source.tokens, progress) as bar:
             try:
                 while True:
@@ -162,7 +166,7 @@ class Context:
                     if part is None:
                         break
                     with finishing():
-                        self._read(part.ids, part.real, pace)
+                        self._read(part.ids, part.real, pace, bound)
                     bar.advance(part.ids.shape[1])
             except KeyboardInterrupt as stopped:
                 if not self.trace or self.engine.torn:
@@ -182,27 +186,22 @@ class Context:
             held = min(held, read) if settings.positions == "compact" else read
         check_length(self.reader.model, held, longest + 1)
 
-    def _pace(self, source: Source, full: bool) -> Pace:
-        settings = self.reader.settings
-        compressed = self.engine.compressed
-        return Pace(
-            settings.schedule,
-            settings.chunks,
-            settings.memory,
-            settings.chunk,
-            len(compressed),
-            source.tokens,
-            full=full,
-        )
+    def held(self) -> list[Tensor]:
+        """Memory, and the last row of logits."""
+        memory = [x for held in self.engine.memory if held is not None for x in held.tensors]
+        return memory if self.logits is None else [*memory, self.logits]
 
-    def _read(self, ids: Tensor, real: Tensor | None, pace: Pace) -> None:
+    def _read(self, ids: Tensor, real: Tensor | None, pace: Pace, bound: Bound | None) -> None:
         compressed = self.engine.compressed
         budgets = [0] * self.engine.layers
         wanted = pace.budgets(ids.shape[1], self._means())
         for layer, budget in zip(compressed, wanted, strict=True):
             budgets[layer] = budget
         device = models.tensor_device(self.reader.model)
-        start, before = self.tokens, self.engine.bytes()
+        start = self.tokens
+        if bound is not None:
+            expected = foreseen(self, bound, ids.shape[1], budgets, real is not None)
+            self.predicted_bytes = max(self.predicted_bytes or 0, expected)
         chunk = Chunk(
             ids.to(device),
             start,
@@ -211,7 +210,7 @@ class Context:
             self.questions,
         )
         begun = time.perf_counter()
-        with meter_of(device) as meter:
+        with meter_of(device, self.held()) as meter:
             logits, retained = self.engine.read(chunk)
             self.logits = logits[:, -1].clone()
         self.trace.append(
@@ -221,7 +220,7 @@ class Context:
                 memory=self.engine.lengths(),
                 retained=retained,
                 seconds=time.perf_counter() - begun,
-                peak_bytes=before + meter.peak,
+                peak_bytes=meter.peak,
                 memory_bytes=self.engine.bytes(),
             )
         )

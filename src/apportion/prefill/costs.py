@@ -75,6 +75,7 @@ class Costs:
 
     Attributes:
         batch: samples.
+        probe: that runs the forwards.
     """
 
     def __init__(self, engine: Engine, batch: int = 1, questions: Sequence[int] = ()) -> None:
@@ -87,8 +88,9 @@ class Costs:
         """
         self.batch = batch
         self._survey = Survey(engine, batch, questions)
+        self.probe = self._survey.probe
         self._compact, self._asked = engine.compact, sum(questions)
-        self._logits = batch * self._survey.probe.logit_bytes
+        self._logits = batch * self.probe.logit_bytes
 
     def kept(self, ahead: Ahead) -> list[int]:
         """Entries of every layer after a chunk."""
@@ -100,7 +102,7 @@ class Costs:
 
     def memory(self, lengths: Sequence[int], padded: bool = False) -> list[int]:
         """Bytes of every layer's memory."""
-        probe = self._survey.probe
+        probe = self.probe
         flag = self.batch if padded else 0
         return [
             (each + flag) * count + (fixed if count else 0)
@@ -157,7 +159,7 @@ class Costs:
         asked = course(question, 0, 0)
         found = [asked.peak().bytes]
         if tokens > 1:
-            probe = self._survey.probe
+            probe = self.probe
             row = probe.logit_bytes  # of the token before, which are held yet
             # A question's keys and values may be held within what they were cut from.
             held = math.ceil(asked.level) - sum(memory) - self._logits
@@ -167,7 +169,7 @@ class Costs:
         return max(found)
 
     def _windowed(self, held: Sequence[int], rows: int) -> bool:
-        windows = self._survey.probe.windows
+        windows = self.probe.windows
         return any(w is not None and w < h + rows for w, h in zip(windows, held, strict=True))
 
     def _course(
@@ -205,7 +207,7 @@ class Costs:
     ) -> None:
         """Layer after layer; memory changes from one to the other in each."""
         known: dict[tuple[int, Sizes], tuple[float, float, float, float]] = {}
-        for number, (role, size) in enumerate(zip(self._survey.probe.roles, sizes, strict=True)):
+        for number, (role, size) in enumerate(zip(self.probe.roles, sizes, strict=True)):
             layer = layers[role]
             if (role, size) not in known:
                 at = size.features(layer.layout)

@@ -155,6 +155,15 @@ def _solved(design: Matrix, seen: Float[np.ndarray, "rows sites"]) -> Matrix:
 
 def _over(design: Matrix, seen: Vector) -> Vector:
     """A form that grows with every size, and is not below the larger half of what was seen."""
+    found = growing(design, seen)
+    # What varies from one forward to the next does so in proportion.
+    held = design @ found
+    large = seen > seen.max() / 2
+    return found * max(1.0, float((seen[large] / np.maximum(held[large], 1.0)).max()))
+
+
+def growing(design: Matrix, seen: Vector) -> Vector:
+    """The nearest form that falls with no size, or one close to it."""
     used = np.ones(design.shape[1], dtype=bool)
     found = np.zeros(design.shape[1])
     while used.any():
@@ -163,10 +172,7 @@ def _over(design: Matrix, seen: Vector) -> Vector:
         if found.min() >= 0:
             break
         used[found.argmin()] = False
-    # What varies from one forward to the next does so in proportion.
-    held = design @ found
-    large = seen > seen.max() / 2
-    return found * max(1.0, float((seen[large] / np.maximum(held[large], 1.0)).max()))
+    return found
 
 
 def _scaled(design: Matrix) -> Matrix:

@@ -17,6 +17,11 @@ STREAM = 8
 Fits = Callable[[int, Sequence[int], Sequence[int]], bool]
 
 
+def floor_of(chunk: int) -> int:
+    """The shortest chunk of the rule `bytes` while there is room, for a reference size."""
+    return max(1, int(FLOOR_SHARE * chunk))
+
+
 class Pace:
     """Chunk sizes and budgets of one read.
 
@@ -80,12 +85,13 @@ class Pace:
             return self.chunk
         fits = self._fits
         most = 16 * self.chunk if self.tokens is None else self.tokens - self.read
-        floor = max(1, int(FLOOR_SHARE * self.chunk))
+        floor = min(floor_of(self.chunk), most)
 
         def good(size: int) -> bool:
             return fits(size, held, self._kept(self.read + size, retention))
 
-        return largest(good, most, floor)
+        # A bound is kept whatever it takes, a floor while there is room.
+        return largest(good, most, floor) if good(floor) else largest(good, floor, 1)
 
     def budgets(self, size: int, retention: Sequence[float] = ()) -> list[int]:
         """What each compressed layer keeps after the next chunk, of so many tokens; it is done."""

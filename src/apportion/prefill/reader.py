@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,9 +12,11 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from apportion import models
-from apportion.budget import parse_count
+from apportion.budget import parse_bytes, parse_count
 from apportion.errors import InputError, option
+from apportion.prefill.bound import Bound, chosen
 from apportion.prefill.context import Context
+from apportion.prefill.costs import Costs
 from apportion.prefill.engine import Engine
 from apportion.prefill.pace import RULES
 from apportion.prefill.prompt import Prompt
@@ -21,6 +24,10 @@ from apportion.prefill.schedule import Schedule, get_schedule
 from apportion.prefill.scorers import Scorer, get_scorer
 
 Ids = Int[Tensor, "batch tokens"]
+MEMORY, CHUNK = 2048, 1024
+"""M and c where there is no budget to choose them by."""
+# Settings that say how long, and not what is done.
+_SIZES = {"memory", "chunk", "schedule", "chunks", "seed", "budget"}
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Settings:
         positions: `"compact"` or `"original"`.
         evict: `"layer"` or `"forward"`.
         seed: of scorers that draw.
+        budget: bytes that a read and its answers may take beyond the weights; None: no bound.
     """
 
     memory: int
@@ -48,6 +56,7 @@ class Settings:
     positions: str
     evict: str
     seed: int
+    budget: int | None = None
 
     def scorer_for(self, questions: Sequence[Any]) -> Scorer:
         """The scorer of a read."""
@@ -67,25 +76,30 @@ class Reader:
         self,
         model: nn.Module,
         tokenizer: Any = None,
-        memory: int | str = 2048,
-        chunk: int | str = 1024,
+        memory: int | str | None = None,
+        chunk: int | str | None = None,
         schedule: str | Schedule = "linear",
-        chunks: Literal["fixed", "decremental", "bytes"] = "decremental",
+        chunks: Literal["fixed", "decremental", "bytes"] | None = None,
         scorer: str | Scorer | None = None,
         sinks: int = 4,
         positions: Literal["compact", "original"] = "compact",
         evict: Literal["layer", "forward"] = "layer",
         seed: int = 0,
+        budget: int | str | None = None,
     ) -> None:
         """A reader.
 
         Args:
             model: a causal language model of transformers with rotary positions.
             tokenizer: needed for text and questions; token ids are read without.
-            memory: M in tokens, such as 2048 or "2k".
-            chunk: c in tokens.
+            memory: M in tokens, such as 2048 or "2k". By default the largest that `budget` has room
+                for, and 2,048 without one.
+            chunk: c in tokens. By default what fits beside memory (see `bound.chosen`), and 1,024
+                without `budget`.
             schedule: how memory grows to M; see `SCHEDULES`.
-            chunks: `"fixed"`, `"decremental"` or `"bytes"`.
+            chunks: `"fixed"`, `"decremental"`, or `"bytes"`: each as long as `budget` allows, which
+                is the default with one. Without one `"bytes"` takes three quarters of what fixed
+                memory would with the same M and c, or the least that works.
             scorer: which entries are kept; see `SCORERS`. By default the questions decide
                 (`"query"`) where they are known, else recent text does (`"snapkv"`).
             sinks: first tokens of the text that are always kept.
@@ -94,11 +108,19 @@ class Reader:
             evict: `"layer"`: each layer lets go before the next begins; `"forward"`: after the
                 whole forward, as published.
             seed: of scorers that draw.
+            budget: bytes that memory, activations and scores may take together, such as "200MB";
+                answers keep to it too.
 
         Raises:
-            InputError: an option that is none, or a model that can't be read with.
+            InputError: an option that is none, a model that can't be read with, or a budget that is
+                too small, with the least that works.
         """
-        sizes = {"memory": _tokens("memory", memory), "chunk": _tokens("chunk", chunk)}
+        given = {
+            name: None if value is None else _tokens(name, value)
+            for name, value in (("memory", memory), ("chunk", chunk))
+        }
+        if chunks is None:
+            chunks = "decremental" if budget is None else "bytes"
         if chunks not in RULES:
             raise InputError(f"expected {option('chunks')} of {', '.join(RULES)}; got {chunks!r}")
         if positions not in ("compact", "original"):
@@ -107,11 +129,12 @@ class Reader:
             )
         if evict not in ("layer", "forward"):
             raise InputError(f"expected {option('evict')} 'layer' or 'forward'; got {evict!r}")
-        if not isinstance(sinks, int) or sinks < 0:
+        if type(sinks) is not int or sinks < 0:
             raise InputError(f"expected {option('sinks')}, a whole number such as 4; got {sinks!r}")
         self.model, self.tokenizer = models.unwrap(model), tokenizer
         self.settings = Settings(
-            **sizes,
+            memory=given["memory"] or MEMORY,
+            chunk=given["chunk"] or CHUNK,
             schedule=get_schedule(schedule),
             chunks=chunks,
             scorer=None if scorer is None else get_scorer(scorer),
@@ -119,8 +142,12 @@ class Reader:
             positions=positions,
             evict=evict,
             seed=seed,
+            budget=None if budget is None else parse_bytes(budget),
         )
         self.prompt = None if tokenizer is None else Prompt(tokenizer)
+        self._costs: dict[object, Costs] = {}
+        self._given = given
+        self.settings = self.settled(1, ()).settings
         self._check(self.engine(()))
 
     def engine(self, questions: Sequence[Any]) -> Engine:
@@ -134,6 +161,55 @@ class Reader:
             late=settings.evict == "forward",
             seed=settings.seed,
         )
+
+    def bound(self, batch: int, questions: Sequence[Int[Tensor, " _"]]) -> Bound:
+        """What a read may hold, and what it will; short forwards run when that is asked for.
+
+        Args:
+            batch: samples.
+            questions: token ids of those that observe.
+        """
+        settings, asked = self.settings, tuple(len(each) for each in questions)
+        parts = {f.name: getattr(settings, f.name) for f in fields(settings)}
+        # What is held per chunk doesn't depend on how many there are.
+        same = [x for name, x in parts.items() if name not in _SIZES]
+        key = (batch, asked, *(x if isinstance(x, str | int) else id(x) for x in same))
+        if key not in self._costs:
+            self._costs[key] = Costs(self.engine(questions), batch, asked)
+        reach = models.positions(self.model) if settings.positions == "compact" else None
+        return Bound(
+            self._costs[key],
+            settings.budget,
+            settings.sinks,
+            None if reach is None else reach - max(asked, default=0),
+            models.windows(self.model),
+        )
+
+    def varied(self, **changes: Any) -> Reader:
+        """A reader with some settings changed; itself where nothing is."""
+        settings = replace(self.settings, **changes)
+        if settings == self.settings:
+            return self
+        twin = copy.copy(self)
+        twin.settings = settings
+        return twin
+
+    def settled(self, batch: int, questions: Sequence[Int[Tensor, " _"]]) -> Reader:
+        """A reader with the memory and the chunk that the budget has room for.
+
+        Args:
+            batch: samples.
+            questions: token ids of those that observe.
+
+        Raises:
+            InputError: the budget is too small.
+        """
+        settings, given = self.settings, self._given
+        if settings.budget is None or None not in given.values():
+            return self
+        bound = self.bound(batch, questions)
+        memory, chunk = chosen(bound, settings.chunks, given["memory"], given["chunk"])
+        return self.varied(memory=memory, chunk=chunk)
 
     def read(
         self,
@@ -158,8 +234,9 @@ class Reader:
             ReadInterruptedError: Ctrl-C; it carries what was read.
         """
         asked = [self.question(each) for each in questions]
-        engine = self.engine(asked)
-        context = Context(self, engine, asked)
+        batch = max(1, len(text)) if isinstance(text, Tensor) and text.ndim == 2 else 1
+        reader = self.settled(batch, asked)
+        context = Context(reader, self.engine(asked), asked)
         context.take(text, attention_mask, progress)
         return context
 

@@ -110,12 +110,16 @@ def pick(old: Rows, new: Tensor, index: Int[Tensor, "batch keyheads kept"]) -> R
 def _pick(old: Tensor, new: Tensor, index: Tensor) -> Tensor:
     """Along dimension 2, without joining the two first."""
     held = old.shape[2]
-    wide = index[..., None].expand(*index.shape, new.shape[3])
     if not held:
-        return new.gather(2, wide)
-    found = new.gather(2, (wide - held).clamp_(min=0))
-    from_old = old.gather(2, wide.clamp(max=held - 1))
+        return new.gather(2, _wide(index, new))
+    found = new.gather(2, _wide((index - held).clamp_(min=0), new))
+    from_old = old.gather(2, _wide(index.clamp(max=held - 1), old))
     return torch.where((index < held)[..., None], from_old, found)
+
+
+def _wide(index: Tensor, like: Tensor) -> Tensor:
+    # A view: numbers of its own would take eight bytes for each of a key's.
+    return index[..., None].expand(*index.shape, like.shape[3])
 
 
 Packing = Callable[[Tensor], Rows]

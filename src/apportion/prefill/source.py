@@ -37,11 +37,13 @@ class Source:
         tokens: in all; None for a stream.
         batch: samples.
         padded: whether there is padding.
+        padding: columns at the beginning in which there is some.
     """
 
     tokens: int | None
     batch = 1
     padded = False
+    padding = 0
 
     def take(self, count: int) -> Part | None:
         """The next tokens, at most so many; None at the end."""
@@ -52,6 +54,7 @@ class _Ids(Source):
     def __init__(self, ids: Tensor, real: Tensor | None = None) -> None:
         self.ids, self.real, self.at = ids, real, 0
         (self.batch, self.tokens), self.padded = ids.shape, real is not None
+        self.padding = 0 if real is None else int((~real).sum(dim=1).max())
 
     def take(self, count: int) -> Part | None:
         cut = slice(self.at, self.at + count)
