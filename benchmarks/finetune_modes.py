@@ -15,6 +15,7 @@ import torch
 
 from apportion.meter import LiveStorages
 from finetune_setup import (
+    MICRO,
     attached,
     cosine,
     layer_gradient,
@@ -27,7 +28,9 @@ from finetune_setup import (
 )
 from harness import arguments, ratio, record, show
 
-SIDES = ("plain", "checkpointing", "ladder 4bit", "ladder 8bit", "sparse 0.25", "sparse 0.5")
+SIDES = (
+    "plain", "checkpointing", MICRO, "ladder 4bit", "ladder 8bit", "sparse 0.25", "sparse 0.5"
+)  # fmt: skip
 
 
 def measure_bytes(model: Any, inputs: Any, side: str, backward: bool = True) -> tuple[int, int]:
@@ -65,7 +68,7 @@ def rows_of(name: str, options: argparse.Namespace, labelled: int) -> list[dict[
     """All figures for one kind of data."""
     model, tokenizer = load()
     inputs = samples(tokenizer, options.batch, options.length, labelled)
-    sides = SIDES if labelled < options.length else SIDES[:4]
+    sides = SIDES if labelled < options.length else SIDES[:5]
     timings = time_steps(
         model, inputs, {side: side for side in sides}, options.rounds, attached, once
     )
@@ -75,6 +78,8 @@ def rows_of(name: str, options: argparse.Namespace, labelled: int) -> list[dict[
     few = samples(tokenizer, 1, options.length, labelled)
     # bfloat16 is slow where the processor has no unit for it, and saved bytes need no backward.
     saved_half = {side: measure_bytes(half, few, side, backward=False) for side in sides}
+    # Of one sample that is checkpointing itself.
+    saved_half[MICRO] = (saved_half[MICRO][0] // options.batch, 0)
     rows = []
     for side in [*sides, *(name for name in gradients if name.startswith("oracle"))]:
         row: dict[str, Any] = {"data": name, "labelled": labelled, "side": side}

@@ -37,6 +37,8 @@ ATTACHED: dict[str, dict[str, Any]] = {
     "sparse 0.25 kv": {**SPARSE, "rest": "drop"},
 }
 
+MICRO = "checkpointing, one by one"
+
 
 def load(dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """SmolLM2-135M-Instruct in training mode, and its tokenizer."""
@@ -94,6 +96,8 @@ def once(
     """`step` of a model that the side is attached to already."""
     for parameter in model.parameters():
         parameter.grad = None
+    if side == MICRO:
+        return _one_by_one(model, inputs, between)
     if side in ("plain", "checkpointing"):
         hidden = model.model(input_ids=inputs["input_ids"], use_cache=False).last_hidden_state
         loss = ft.chunked_loss(hidden, inputs["labels"], ft.Head(None, model.lm_head))
@@ -105,12 +109,27 @@ def once(
     return float(loss.detach())
 
 
+def _one_by_one(model: Any, inputs: dict[str, Tensor], between: Callable[[], bool] | None) -> float:
+    """A sample at a time, gradients added up; the samples have equally many labels."""
+    batch = len(inputs["input_ids"])
+    total = 0.0
+    for k in range(batch):
+        part = {name: x[k : k + 1] for name, x in inputs.items()}
+        hidden = model.model(input_ids=part["input_ids"], use_cache=False).last_hidden_state
+        loss = ft.chunked_loss(hidden, part["labels"], ft.Head(None, model.lm_head)) / batch
+        del hidden
+        if between is None or between():
+            loss.backward()
+        total += float(loss.detach())
+    return total
+
+
 @contextmanager
 def attached(model: Any, side: str, settings: dict[str, Any] | None = None) -> Iterator[None]:
     """The model with a side attached."""
     if side == "plain":
         yield
-    elif side == "checkpointing":
+    elif side in ("checkpointing", MICRO):
         model.activation_checkpointing_enable()
         yield
         model.activation_checkpointing_disable()
