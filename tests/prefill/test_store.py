@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from apportion.prefill.engine import Chunk
+from apportion.prefill.reader import Reader
 from apportion.prefill.rows import Eight, dense
 from finetune.tiny import make
 from prefill.engines import engine_of, ids_of, read
@@ -85,3 +86,28 @@ def test_nothing_held_is_nothing_packed():
     engine = engine_of(model, "local", sinks=0, store="8bit")
     assert bool(read(engine, ids, budget=5).isfinite().all())
     assert engine.lengths() == [0, 0, 0]
+
+
+def test_a_saved_context_in_8_bits_goes_on_bit_for_bit(tmp_path):
+    model = make("llama").eval()
+    ids, _ = ids_of(60)
+    reader = Reader(model, memory=12, chunk=10, store="8bit")
+    context = reader.read(ids[:, :45])
+    context.save(tmp_path / "held.safetensors")
+    again = Reader(model, memory=12, chunk=10).load(tmp_path / "held.safetensors")
+    assert again.reader.settings.store == "8bit"
+    for each in (context, again):
+        each.extend(ids[:, 45:])
+    assert torch.equal(context.logits, again.logits)
+    assert context.ask(torch.arange(3, 9)).ids == again.ask(torch.arange(3, 9)).ids
+
+
+def test_a_budget_counts_what_is_really_held():
+    model = make("llama").eval()
+    sizes = {}
+    for store in ("model", "8bit"):
+        reader = Reader(model, budget=120_000, chunk=8, store=store)
+        context = reader.read(ids_of(90)[0])
+        assert context.peak_bytes <= 120_000
+        sizes[store] = reader.settings.memory
+    assert sizes["8bit"] > sizes["model"]

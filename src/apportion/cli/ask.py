@@ -62,6 +62,7 @@ def ask(
     chunks: contexts.Chunks = None,
     scorer: contexts.Scorer = None,
     positions: contexts.Positions = None,
+    store: contexts.Store = None,
     errors: contexts.Errors = "strict",
     max_new_tokens: _MaxNewTokens = 64,
     temperature: _Temperature = 0.0,
@@ -81,6 +82,7 @@ def ask(
     given = {
         "budget": budget, "memory": memory, "chunk": chunk, "schedule": schedule,
         "chunks": chunks, "scorer": scorer, "positions": positions,
+        "store": store,
     }  # fmt: skip
     kept = contexts.is_saved(context)
     if kept:

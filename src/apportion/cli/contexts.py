@@ -60,6 +60,10 @@ Positions = Annotated[
     _option("Memory directly before the chunk, so any length fits, or where it was in the text "
             "[default: compact]."),
 ]  # fmt: skip
+Store = Annotated[
+    Literal["model", "8bit"] | None,
+    _option("Memory in the model's own type, or in 8 bits [default: model]."),
+]
 Errors = Annotated[
     Literal["strict", "replace"],
     _option("Bytes that are not UTF-8 are refused, or replaced by U+FFFD."),
@@ -181,6 +185,7 @@ def figures(context: Any) -> dict[str, Any]:
         "chunk_sizes": settings.chunks,
         "scorer": context.engine.scorer.name,
         "positions": settings.positions,
+        "store": settings.store,
         "known_questions": len(context.questions),
         "kept_share": context.kept_share,
         "memory_bytes": context.engine.bytes(),

@@ -36,6 +36,7 @@ def prefill(
     chunks: contexts.Chunks = None,
     scorer: contexts.Scorer = None,
     positions: contexts.Positions = None,
+    store: contexts.Store = None,
     errors: contexts.Errors = "strict",
     dtype: contexts.Dtype = "auto",
     seed: _Seed = 0,
@@ -54,6 +55,7 @@ def prefill(
     given = {
         "budget": budget, "memory": memory, "chunk": chunk, "schedule": schedule,
         "chunks": chunks, "scorer": scorer, "positions": positions,
+        "store": store,
     }  # fmt: skip
     found = contexts.read(model, context, asked, given, dtype, errors, out, show, seed)
     found.save(out)

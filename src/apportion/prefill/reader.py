@@ -20,6 +20,7 @@ from apportion.prefill.costs import Costs
 from apportion.prefill.engine import Engine
 from apportion.prefill.pace import RULES
 from apportion.prefill.prompt import Prompt
+from apportion.prefill.rows import PACKINGS
 from apportion.prefill.schedule import Schedule, get_schedule
 from apportion.prefill.scorers import Scorer, get_scorer
 
@@ -45,6 +46,7 @@ class Settings:
         evict: `"layer"` or `"forward"`.
         seed: of scorers that draw.
         budget: bytes that a read and its answers may take beyond the weights; None: no bound.
+        store: `"model"` or `"8bit"`.
     """
 
     memory: int
@@ -57,6 +59,7 @@ class Settings:
     evict: str
     seed: int
     budget: int | None = None
+    store: str = "model"
 
     def scorer_for(self, questions: Sequence[Any]) -> Scorer:
         """The scorer of a read."""
@@ -86,6 +89,7 @@ class Reader:
         evict: Literal["layer", "forward"] = "layer",
         seed: int = 0,
         budget: int | str | None = None,
+        store: Literal["model", "8bit"] = "model",
     ) -> None:
         """A reader.
 
@@ -110,6 +114,7 @@ class Reader:
             seed: of scorers that draw.
             budget: bytes that memory, activations and scores may take together, such as "200MB";
                 answers keep to it too.
+            store: memory in the model's own type, or in 8 bits.
 
         Raises:
             InputError: an option that is none, a model that can't be read with, or a budget that is
@@ -129,6 +134,8 @@ class Reader:
             )
         if evict not in ("layer", "forward"):
             raise InputError(f"expected {option('evict')} 'layer' or 'forward'; got {evict!r}")
+        if store not in PACKINGS:
+            raise InputError(f"expected {option('store')} of {', '.join(PACKINGS)}; got {store!r}")
         if type(sinks) is not int or sinks < 0:
             raise InputError(f"expected {option('sinks')}, a whole number such as 4; got {sinks!r}")
         self.model, self.tokenizer = models.unwrap(model), tokenizer
@@ -143,6 +150,7 @@ class Reader:
             evict=evict,
             seed=seed,
             budget=None if budget is None else parse_bytes(budget),
+            store=store,
         )
         self.prompt = None if tokenizer is None else Prompt(tokenizer)
         self._costs: dict[object, Costs] = {}
@@ -160,6 +168,7 @@ class Reader:
             compact=settings.positions == "compact",
             late=settings.evict == "forward",
             seed=settings.seed,
+            store=settings.store,
         )
 
     def bound(self, batch: int, questions: Sequence[Int[Tensor, " _"]]) -> Bound:
