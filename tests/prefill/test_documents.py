@@ -200,6 +200,11 @@ def test_a_page_may_declare_its_encoding(write, declared):
     assert read_document(write(older.encode(declared), "page.html")) == "café"
 
 
+def test_latin_1_means_the_superset_of_windows(write):
+    page = '<meta charset="iso-8859-1">“3 €”'.encode("cp1252")
+    assert read_document(write(page, "page.html")) == "“3 €”"
+
+
 def test_a_page_that_declares_what_is_not_so(write):
     for declared in (
         "",

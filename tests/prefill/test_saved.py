@@ -182,6 +182,18 @@ def test_parameters_of_scorers_come_back(path, scorer):
     assert told(found) == told(scorer)
 
 
+def test_todays_default_does_not_replace_the_scorer_of_the_read(path):
+    reader = reader_of()
+    context = read(reader, sizes=(30,))
+    context.engine.scorer = SnapKV(7, 5)  # as if that had been the default
+    context.save(path)
+    loaded = reader.load(path)
+    scorer = loaded.engine.scorer
+    assert isinstance(scorer, SnapKV)
+    assert (scorer.window, scorer.pooling.width) == (7, 5)
+    assert loaded.reader.settings.scorer is None
+
+
 class Odd(Scorer):
     """A scorer of a user."""
 
