@@ -15,6 +15,7 @@ from apportion.prefill.scorers import get_scorer
 from finetune import tiny
 
 EVERYTHING = 10**6  # a budget that never evicts
+QUESTIONS = [torch.tensor([5, 60, 7]), torch.tensor([80]), torch.tensor([9, 9, 10, 11, 12])]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,16 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from torch import Tensor
 
 from apportion.errors import InputError
-from apportion.prefill.engine import Chunk, Engine
+from apportion.prefill.engine import Chunk
 from apportion.prefill.scorers import Query, Scorer, SnapKV, ValueAware, get_scorer
-from apportion.prefill.scorers.base import Scores, View
 from finetune import tiny
 from prefill.decoders import OTHERS, SCALED, build
 from prefill.engines import (
     EVERYTHING,
+    QUESTIONS,
     chunks,
     engine_of,
     ids_of,
@@ -32,7 +31,6 @@ NAMES = [*tiny.ARCHITECTURES, *SCALED, *OTHERS]
 # Scalings that choose their frequencies by the longest position give early chunks others than a
 # forward over all at once does.
 GROWING = ("dynamic", "longrope")
-QUESTIONS = [torch.tensor([5, 60, 7]), torch.tensor([80]), torch.tensor([9, 9, 10, 11, 12])]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +53,29 @@ def test_scalings_by_length(name, length, size):
     ids, _ = ids_of(length)
     expected = plain(model, ids)
     assert near(read(engine_of(model), ids, sizes=size), expected)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.bfloat16, 5e-2), (torch.float16, 5e-3)])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "yarn"])
+def test_narrow_dtypes(name, dtype, close):
+    model = build(name).to(dtype)
+    ids, real = ids_of(23, 9)
+    engine = engine_of(model, "snapkv")
+    found = read(engine, ids, real)
+    assert found.dtype == dtype
+    assert all(held.keys.dtype == held.values.dtype == dtype for held in engine.memory)
+    expected = plain(model.float(), ids, real)
+    assert near(found[real].float(), expected[real], close)
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_scalings_go_by_the_longest_question_and_not_by_all(name):
+    # 9 tokens and the longest question stay below 16 positions, with all questions they don't.
+    model = build(name)
+    ids, _ = ids_of(9)
+    expected = plain(model, ids)
+    found = read(engine_of(model), ids, sizes=5, questions=QUESTIONS)
+    assert near(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -214,77 +235,6 @@ def test_no_position_exceeds_memory_and_chunk():
     for part in chunks(ids_of(120)[0], None, 8, 5, 3, QUESTIONS[:2]):
         engine.read(part)
     assert max(seen) == 2 + 5 + 8 + 3 - 1
-
-
-class Listening(Scorer):
-    """Ranks by place, and notes the questions' queries of every layer."""
-
-    name = "listening"
-    paper = "here"
-    asks = True
-
-    def __init__(self) -> None:
-        self.heard: list[Tensor] = []
-
-    def score(self, view: View) -> Scores:
-        assert view.questions is not None
-        self.heard.append(view.questions)
-        return get_scorer("streaming").score(view)
-
-
-@pytest.mark.parametrize("budget", [3, EVERYTHING])
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gemma2"])
-def test_text_does_not_see_questions(name, budget):
-    model = build(name)
-    ids, real = ids_of(30, 19)
-    with_, without = (
-        read(engine_of(model, "streaming"), ids, real, 7, budget, asked)
-        for asked in (QUESTIONS, [])
-    )
-    assert near(with_[real], without[real], 1e-6)
-
-
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "gemma2", "smollm3"])
-def test_questions_do_not_see_each_other(name):
-    model = build(name)
-    ids, real = ids_of(30, 19)
-
-    def heard(asked: list[Tensor]) -> list[Tensor]:
-        scorer = Listening()
-        read(engine_of(model, scorer), ids, real, 15, EVERYTHING, asked)
-        return scorer.heard
-
-    together, ends = heard(QUESTIONS), [0, 3, 4, 9]
-    for number, question in enumerate(QUESTIONS):
-        alone = heard([question])
-        assert len(alone) == len(together) > 1
-        for a, b in zip(alone, together, strict=True):
-            own = b[:, :, :, ends[number] : ends[number + 1]]
-            assert a.shape == own.shape
-            # A sample that has not begun has nothing to be asked about, but its question.
-            assert near(own, a, 1e-5)
-
-
-class Noting(Engine):
-    """Notes the queries of every layer."""
-
-    def _attention(self, module, query, *args, **more):
-        self.queries.append(query)
-        return super()._attention(module, query, *args, **more)
-
-
-def test_an_observing_question_sees_what_it_sees_when_it_is_asked():
-    model, scorer = build("gemma3_text"), Listening()
-    ids, _ = ids_of(30)
-    engine = Noting(model, scorer)
-    engine.queries = []
-    engine.read(chunks(ids, None, 30, EVERYTHING, 3, QUESTIONS[:1])[0])
-    fork = engine.fork(0)
-    fork.queries = []
-    fork.read(Chunk(QUESTIONS[0][None], 30, None))
-    # Of the layers that are scored; the last one here.
-    assert len(scorer.heard) == 1
-    assert near(scorer.heard[0].flatten(1, 2), fork.queries[2], 1e-5)
 
 
 @pytest.mark.parametrize("logits", [0, 1, 3, 50])
