@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -17,6 +19,8 @@ from apportion.errors import InputError
 
 # A sentence with the white space after it, a line that ends without a stop, or the rest.
 _PIECE = re.compile(r".+?(?:[.!?][\"”’)]*\s+|\n\s*|\Z)", re.DOTALL)
+WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*|\d+(?:[.,:]\d+)*")
+"""A word of letters, with hyphens inside; or a number, with points and such inside."""
 
 
 class Haystack:
@@ -43,6 +47,11 @@ class Haystack:
         self._tokenizer = tokenizer
         ids = tokenizer(self.pieces, add_special_tokens=False)["input_ids"]
         self.starts = [0, *accumulate(map(len, ids))]
+
+    @cached_property
+    def uses(self) -> Counter[str]:
+        """How often each word stands in the text, in any case."""
+        return Counter(found.casefold() for piece in self.pieces for found in WORD.findall(piece))
 
     def count(self, text: str) -> int:
         """Tokens of another text."""

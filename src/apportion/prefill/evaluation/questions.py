@@ -1,10 +1,10 @@
 """Questions over a real document, with answers that can be checked, made from the document alone.
 
-A sentence is drawn, and in it a word or number that stands nowhere else in the context; asked is
-how the sentence goes on from the words before it, which stand nowhere else either. Such a question
-has one right answer, cannot be answered from general knowledge (what a model guesses without the
-text is measured beside it), and is as hard for the memory as any: the place it asks for looks like
-all the others. What it does not need is reasoning.
+A sentence is drawn, and in it a word or number that the document uses a few times at most and the
+context only there. Asked for is the sentence that begins with the words before it, which stand only
+there too; right is what goes on with the word. Such a question has one right answer that general
+knowledge hardly gives (what a model guesses is measured: it reads the last tokens alone beside it),
+and the place it asks for looks like any other. What it does not need is reasoning.
 
 After the cloze questions of Taylor, "Cloze Procedure", Journalism Quarterly 1953, and of Hermann et
 al., "Teaching Machines to Read and Comprehend", NeurIPS 2015.
@@ -19,16 +19,17 @@ from random import Random
 
 from apportion.errors import InputError
 from apportion.prefill.evaluation.case import Case
-from apportion.prefill.evaluation.haystack import Haystack
+from apportion.prefill.evaluation.haystack import WORD, Haystack
 
-# A word of letters, hyphens inside; or a number, points and such inside.
-_WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*|\d+(?:[.,:]\d+)*")
+QUESTION = "Quote the sentence of the text that begins with the following words."
 CUE = 8
 """Words of the sentence that are given, at least."""
 LONGEST = 40
 """Words of a sentence, at most."""
-RARE = 5
+SHORTEST = 5
 """Letters of an answer, at least; a number has two digits."""
+RARE = 5
+"""Uses of the answer in the whole document, at most: frequent words can be guessed."""
 
 
 def cloze(haystack: Haystack, length: int, depth: float, seed: int) -> Case:
@@ -48,15 +49,21 @@ def cloze(haystack: Haystack, length: int, depth: float, seed: int) -> Case:
     numbers = list(range(len(haystack.pieces)))
     random.shuffle(numbers)
     for number in numbers:
-        cut = _around(haystack, number, length, depth)
+        gaps = [
+            (cue, answer)
+            for cue, answer in _gaps(haystack.pieces[number])
+            if haystack.uses[answer.casefold()] <= RARE
+        ]
+        cut = _around(haystack, number, length, depth) if gaps else None
         if cut is None:
             continue
         text = haystack.hide(cut, [])
-        for cue, answer in _gaps(haystack.pieces[number]):
+        for cue, answer in gaps:
             if text.count(cue) == 1 and _occurrences(answer, text) == 1:
                 return Case(
                     text=text,
-                    question=f'How does this sentence of the text go on? "{cue} …"',
+                    # Were the words in the question too, models would quote it from there.
+                    question=QUESTION,
                     answer=answer,
                     opening=f'"{cue}',
                     task="questions",
@@ -64,7 +71,7 @@ def cloze(haystack: Haystack, length: int, depth: float, seed: int) -> Case:
                     depth=depth,
                 )
     raise InputError(
-        f"expected a document with sentences of {CUE} words or more that end in a word used once, "
+        f"expected a document with sentences of {CUE} words or more before a word used once, "
         "found none"
     )
 
@@ -82,14 +89,14 @@ def _around(haystack: Haystack, number: int, length: int, depth: float) -> range
 
 def _gaps(sentence: str) -> Iterator[tuple[str, str]]:
     """Beginnings of a sentence, each with the word that comes next, the rarest kinds first."""
-    words = list(_WORD.finditer(sentence))
+    words = list(WORD.finditer(sentence))
     if len(words) > LONGEST or not sentence.rstrip().endswith("."):
         return
     found: list[tuple[str, str]] = []
     for word in words[CUE:]:
         cue, answer = sentence[: word.start()], word.group()
         plain = cue.endswith(" ") and "\n" not in cue and '"' not in cue
-        if plain and (len(answer) >= RARE or (answer[0].isdigit() and len(answer) > 1)):
+        if plain and (len(answer) >= SHORTEST or (answer[0].isdigit() and len(answer) > 1)):
             found.append((cue.rstrip(), answer))
     # Numbers and names, which no grammar gives away, before other words; of those long ones first.
     yield from sorted(found, key=lambda gap: (gap[1].islower(), -len(gap[1])))
