@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -81,43 +83,65 @@ MODELS = {
 }
 
 
+@dataclass
+class Case:
+    """A read and what comes after it."""
+
+    model: str
+    sizes: tuple[int, ...]
+    side: str
+    memory: int
+    chunk: int
+    sinks: int
+    options: dict[str, str]
+    questions: int
+    more: int
+
+
+@st.composite
+def cases(draw):
+    length, chunk = draw(st.integers(1, 50)), draw(st.integers(1, 25))
+    return Case(
+        model=draw(st.sampled_from(sorted(MODELS))),
+        sizes=(length, *draw(st.lists(st.integers(1, length), max_size=2))),
+        side=draw(st.sampled_from(["left", "right"])),
+        memory=draw(st.integers(1, 70)),
+        chunk=max(chunk, length // 6),
+        sinks=draw(st.integers(0, 5)),
+        options={
+            "schedule": draw(st.sampled_from(sorted(SCHEDULES))),
+            "chunks": draw(st.sampled_from(["fixed", "decremental"])),
+            "scorer": draw(st.sampled_from(sorted(SCORERS))),
+            "positions": draw(st.sampled_from(["compact", "compact", "original"])),
+            "evict": draw(st.sampled_from(["layer", "layer", "forward"])),
+        },
+        questions=draw(st.integers(0, 2)),
+        more=draw(st.sampled_from([0, 0, 1, 9, 20])),
+    )
+
+
 @pytest.mark.fuzz
 @settings(max_examples=examples(200))
-@given(st.data())
-def test_any_sizes(data):
-    draw = data.draw
-    length, chunk = draw(st.integers(1, 50)), draw(st.integers(1, 25))
-    chunk = max(chunk, length // 6)
-    memory, sinks = draw(st.integers(1, 70)), draw(st.integers(0, 5))
-    sizes = [length, *draw(st.lists(st.integers(1, length), max_size=2))]
-    made = tiny.batch(tuple(sizes), side=draw(st.sampled_from(["left", "right"])))
+@given(cases())
+def test_any_sizes(case):
+    made = tiny.batch(case.sizes, side=case.side)
     reader = WatchedReader(
-        MODELS[draw(st.sampled_from(sorted(MODELS)))],
-        None,
-        memory,
-        chunk,
-        schedule=draw(st.sampled_from(sorted(SCHEDULES))),
-        chunks=draw(st.sampled_from(["fixed", "decremental"])),
-        scorer=draw(st.sampled_from(sorted(SCORERS))),
-        sinks=sinks,
-        positions=draw(st.sampled_from(["compact", "compact", "original"])),
-        evict=draw(st.sampled_from(["layer", "layer", "forward"])),
+        MODELS[case.model], None, case.memory, case.chunk, sinks=case.sinks, **case.options
     )
-    asked = [QUESTION] * draw(st.integers(0, 2))
-    context = reader.read(made["input_ids"], asked, made["attention_mask"])
-    assert sum(step.tokens for step in context.trace) == length
+    context = reader.read(made["input_ids"], [QUESTION] * case.questions, made["attention_mask"])
+    assert sum(step.tokens for step in context.trace) == case.sizes[0]
     assert min(step.tokens for step in context.trace) >= 1
-    check_bound(context, memory, sinks)
-    if draw(st.booleans()):
-        context.extend(torch.full((len(sizes), draw(st.integers(1, 20))), 9))
-        check_bound(context, memory, sinks)
-    answer = context.ask(QUESTION, max_new_tokens=2, sample=len(sizes) - 1)
-    assert 1 <= len(answer.ids) <= 2
+    check_bound(context, case)
+    if case.more:
+        context.extend(torch.full((len(case.sizes), case.more), 9))
+        check_bound(context, case)
+    # An answer may end before it begins.
+    assert len(context.ask(QUESTION, max_new_tokens=2, sample=len(case.sizes) - 1).ids) <= 2
 
 
-def check_bound(context: Context, memory: int, sinks: int) -> None:
+def check_bound(context: Context, case: Case) -> None:
     compressed = context.engine.compressed
     for step in context.trace:
-        assert all(step.memory[layer] <= memory + sinks for layer in compressed)
+        assert all(step.memory[layer] <= case.memory + case.sinks for layer in compressed)
     # In the end there is room for all of it.
-    assert all(context.engine.budgets[layer] == memory for layer in compressed)
+    assert all(context.engine.budgets[layer] == case.memory for layer in compressed)

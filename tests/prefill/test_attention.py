@@ -201,11 +201,9 @@ def test_large_scores_do_not_overflow():
     check(40 * queries(6), [replace(part, keys=40 * part.keys)], own, RULES["plain"])
 
 
-@pytest.mark.fuzz
-@settings(max_examples=examples(150))
-@given(st.data())
-def test_any_shapes(data):
-    draw = data.draw
+@st.composite
+def shapes(draw):
+    """Arguments of `check`."""
     batch, kept = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     heads, size = kept * draw(st.integers(1, 3)), draw(st.integers(1, 9))
     wide = draw(st.sampled_from([size, size, size, size + 1]))
@@ -220,7 +218,14 @@ def test_any_shapes(data):
     chunk = some(rows + sum(asked), rows)
     window = draw(st.none() | st.integers(1, 12))
     rules = Rules(size**-0.5, draw(st.sampled_from([0.0, 0.0, 2.0])), window)
-    check(queries(len(chunk), batch, heads, size, seed), parts, chunk, rules, asked)
+    return queries(len(chunk), batch, heads, size, seed), parts, chunk, rules, asked
+
+
+@pytest.mark.fuzz
+@settings(max_examples=examples(150))
+@given(shapes())
+def test_any_shapes(given):
+    check(*given)
 
 
 def test_visible_is_what_is_said():
