@@ -83,7 +83,9 @@ def test_help_has_its_options_with_defaults_and_examples(apportion, name, exampl
     for line in examples:
         assert f"  $ {line}\n" in done.out
     told = words(done.out)
-    options = "context question budget memory chunk schedule chunks scorer positions dtype errors"
+    options = (
+        "context question budget store memory chunk schedule chunks scorer positions dtype errors"
+    )
     more = {"ask": "max-new-tokens temperature top-p seed reread save-to", "prefill": "out seed"}
     for option in f"{options} {more[name]} json".split():
         assert f"--{option}" in told
@@ -117,8 +119,9 @@ def test_an_answer_on_stdout_and_what_it_took_on_stderr(apportion, model):
     assert done.out.endswith("\n")
     read, told = done.err.splitlines()
     assert re.fullmatch(
-        r"read [\d,]+ tokens in \d+ chunks, \S+ s \(\S+ tokens/s\); peak \S+ [kM]?B beyond the "
-        r"weights.*; memory of 32 tokens, \S+ [kM]?B: \d+\.\d\d% of the context is kept", read
+        r"read [\d,]+ tokens in \d+ chunks, \S+ s \(\S+ tokens/s\); memory of 32 tokens, chunk of "
+        r"16; \d+\.\d\d% of the context is kept in \S+ [kM]?B; peak \S+ [kM]?B beyond the weights",
+        read,
     )  # fmt: skip
     assert re.fullmatch(
         r"first token after \S+ s(, \S+ tokens/s)?, peak \S+ [kM]?B, \d+\.\d\d% of the context in "
@@ -217,6 +220,26 @@ def test_without_questions_they_are_asked_for(apportion, model, typed):
     done = apportion("ask", "model", "-c", "book.txt", *QUICK)
     assert done.code == 1
     assert "UTF-8" in done.err
+
+
+def test_a_budget_chooses_and_is_kept(apportion, model):
+    asking = ("-c", "book.txt", "-q", "who jumps?", "--dtype", "float32", "--budget", "400kB")
+    done = apportion("ask", "model", *asking, "--max-new-tokens", "4", "--json")
+    assert done.code == 0, done.err
+    told = done.json
+    assert told["peak_bytes"] <= told["predicted_bytes"] <= 400_000
+    assert max(answer["peak_bytes"] for answer in told["answers"]) <= 400_000
+    assert told["chunk_sizes"] == "bytes"
+    assert re.search(r"peak \S+ kB beyond the weights \(predicted \S+ kB\)", done.err)
+    assert f"memory of {told['memory']} tokens, chunk of {told['chunk']};" in done.err
+    # What is kept keeps its figures.
+    assert apportion("prefill", "model", *asking, "-o", "b.safetensors").code == 0
+    again = apportion("ask", "model", "-c", "b.safetensors", "-q", "who jumps?", "--json",
+                      "--max-new-tokens", "4").json  # fmt: skip
+    for name in ("memory", "chunk", "peak_bytes", "predicted_bytes"):
+        assert again[name] == told[name]
+    refused(apportion("ask", "model", *asking[:-1], "10kB"), "--budget", "kB")
+    refused(apportion("ask", "model", *asking[:-1], "lots"), "lots")
 
 
 # Kept contexts

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from apportion.errors import InputError, command_line
 from apportion.prefill import Context, Reader, saved
 from apportion.prefill.container import FORMAT, looks_saved
+from apportion.prefill.parts import parts_of
 from apportion.prefill.schedule import Schedule
 from apportion.prefill.scorers import Random, Scorer, Scores
 from apportion.prefill.scorers.query import Query
@@ -62,8 +63,7 @@ def everything(context: Context) -> dict[str, Any]:
     }
     for number, held in enumerate(engine.memory):
         assert held is not None
-        parts = {"keys": held.keys, "values": held.values, "order": held.order, "real": held.real}
-        found |= {f"{number}.{name}": part for name, part in (parts | dict(held.carried)).items()}
+        found |= {f"{number}.{name}": part for name, part in parts_of(held).items()}
     return found
 
 
@@ -165,6 +165,40 @@ def test_the_settings_of_the_read_come_along(path):
     assert_equal(loaded, context)
     # With the same settings it is the reader itself.
     assert first.load(path).reader is first
+
+
+@pytest.mark.parametrize("given", [{"memory": 9}, {}])
+def test_a_budget_goes_on_deciding_what_it_decided(path, given):
+    model = make("llama")
+    reader = Reader(model, sinks=2, budget="300kB", **given)
+    context = read(reader, ASKED, sizes=(40,))
+    context.save(path)
+    loaded = Reader(model, memory=30, chunk=20).load(path)
+    assert loaded.predicted_bytes == context.predicted_bytes is not None
+    assert loaded.peak_bytes == context.peak_bytes
+    # For another question it decides anew what was left to it.
+    for readers in (
+        [each.reader for each in (context, loaded)],
+        [each.reader.settled(1, [torch.arange(3, 60)]) for each in (context, loaded)],
+    ):
+        one, other = ((r.settings.memory, r.settings.chunk, r.settings.budget) for r in readers)
+        assert one == other
+    assert loaded.reader.given == {"memory": None, "chunk": None} | given
+    for each in (context, loaded):
+        each.extend(more(1))
+    assert_equal(loaded, context)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
+def test_memory_in_8_bits_stays_as_it_is(path, kind):
+    reader = reader_of(kind, scorer="h2o", store="8bit")
+    context = read(reader)
+    context.save(path)
+    loaded = reader.load(path)
+    assert loaded.engine.bytes() == context.engine.bytes()
+    for each in (context, loaded):
+        each.extend(more(2))
+    assert_equal(loaded, context)
 
 
 @pytest.mark.parametrize("scorer", [SnapKV(window=None), SnapKV(7, 5), ValueAware(SnapKV(3)),
@@ -436,6 +470,13 @@ HEADERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "unknown eviction": lambda h: h["settings"].update(evict=None),
     "settings that are missing": lambda h: h["settings"].pop("evict"),
     "settings that are unknown": lambda h: h["settings"].update(colour="red"),
+    "a budget in words": lambda h: h["settings"].update(budget="much"),
+    "a budget of nothing": lambda h: h["settings"].update(budget=0),
+    "an unknown store": lambda h: h["settings"].update(store="4bit"),
+    "another store": lambda h: h["settings"].update(store="8bit"),
+    "nothing given": lambda h: h.pop("given"),
+    "given in words": lambda h: h["given"].update(memory="x"),
+    "a prediction in words": lambda h: h.update(predicted_bytes="x"),
     "no schedule": lambda h: h["settings"].update(schedule=None),
     "an unknown schedule": lambda h: h["settings"].update(schedule={"name": "x"}),
     "an unknown scorer": lambda h: h.update(scorer={"name": "x"}),

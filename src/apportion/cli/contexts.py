@@ -34,11 +34,15 @@ Budget = Annotated[
             "and chunk where these are not given.", metavar="BYTES"),
 ]  # fmt: skip
 Memory = Annotated[
-    str | None, _option("Tokens that every layer remembers in the end [default: 2048].",
+    str | None, _option("Tokens that every layer remembers in the end [default: 2048; with "
+                        "--budget what it has room for].",
                         metavar="TOKENS"),
 ]  # fmt: skip
 Chunk = Annotated[
-    str | None, _option("Tokens that are read at once [default: 1024].", metavar="TOKENS")
+    str | None,
+    _option(
+        "Tokens that are read at once [default: 1024; with --budget what fits].", metavar="TOKENS"
+    ),
 ]
 Schedule = Annotated[
     str | None,
@@ -48,7 +52,7 @@ Schedule = Annotated[
 Chunks = Annotated[
     Literal["fixed", "decremental", "bytes"] | None,
     _option("Sizes of chunks: one, smaller as memory grows, or as large as the bytes allow "
-            "[default: decremental]."),
+            "[default: decremental; with --budget bytes]."),
 ]  # fmt: skip
 Scorer = Annotated[
     str | None,
@@ -167,8 +171,8 @@ def checked(questions: Sequence[str] | None) -> list[str]:
 
 
 def predicted_bytes(context: Any) -> int | None:
-    """The peak that was predicted for a read; None where there is no prediction."""
-    return getattr(context, "predicted_bytes", None)
+    """The peak that was predicted for a read; None without a budget, since it takes probes."""
+    return context.predicted_bytes
 
 
 def figures(context: Any) -> dict[str, Any]:
@@ -204,8 +208,8 @@ def tell(context: Any, before: bool = False) -> None:
     beside = "" if predicted is None else f" (predicted {format_bytes(predicted)})"
     note(
         f"{began}{told['tokens']:,} tokens in {told['chunks']} chunks, {number(told['seconds'])} s "
-        f"({number(told['tokens_per_second'] or 0.0)} tokens/s); peak "
-        f"{format_bytes(told['peak_bytes'])} beyond the weights{beside}; memory of "
-        f"{told['memory']:,} tokens, {format_bytes(told['memory_bytes'])}: "
-        f"{percent(told['kept_share'])} of the context is kept"
+        f"({number(told['tokens_per_second'] or 0.0)} tokens/s); memory of {told['memory']:,} "
+        f"tokens, chunk of {told['chunk']:,}; {percent(told['kept_share'])} of the context is kept "
+        f"in {format_bytes(told['memory_bytes'])}; peak {format_bytes(told['peak_bytes'])} beyond "
+        f"the weights{beside}"
     )

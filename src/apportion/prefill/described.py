@@ -107,14 +107,21 @@ def plain_settings(settings: Settings) -> dict[str, Any]:
     }
 
 
-def reader_of(plain: Mapping[str, Any], reader: Reader) -> Reader:
+def reader_of(
+    plain: Mapping[str, Any], decided: Mapping[str, int | None], reader: Reader
+) -> Reader:
     """The reader with the settings that `plain_settings` describes; itself where they are its own.
+
+    Args:
+        plain: memory and chunk are those that the budget has led to.
+        decided: `Reader.given`.
+        reader: with the model.
 
     Raises:
         InputError: settings that its model can't be read with.
     """
     own = reader.settings
-    if plain == plain_settings(own):
+    if plain == plain_settings(own) and decided == reader.given:
         return reader
     current: Any = own.scorer
     scorer, given = plain["scorer"], dict(plain)
@@ -127,8 +134,11 @@ def reader_of(plain: Mapping[str, Any], reader: Reader) -> Reader:
     given["schedule"] = schedule_of(plain["schedule"], own.schedule)
     given["scorer"] = None if scorer is None else scorer_of(scorer, current)
     other = Reader(reader.model, reader.tokenizer, **given)
+    for name in ("memory", "chunk"):
+        if decided[name] is not None and whole(decided[name]) < 1:
+            raise ValueError(name)
     twin = copy.copy(reader)
-    twin.settings = other.settings
+    twin.settings, twin.given = other.settings, dict(decided)
     return twin
 
 

@@ -73,6 +73,10 @@ class Reader:
 
     Zeng et al., "Memorize Step by Step: Efficient Long-Context Prefilling with Incremental Memory
     and Decremental Chunk", EMNLP 2024.
+
+    Attributes:
+        settings: what it was asked for, checked.
+        given: memory and chunk as they were asked for; None where the budget decides.
     """
 
     def __init__(
@@ -154,7 +158,7 @@ class Reader:
         )
         self.prompt = None if tokenizer is None else Prompt(tokenizer)
         self._costs: dict[object, Costs] = {}
-        self._given = given
+        self.given = given
         self.settings = self.settled(1, ()).settings
         self._check(self.engine(()))
 
@@ -213,7 +217,7 @@ class Reader:
         Raises:
             InputError: the budget is too small.
         """
-        settings, given = self.settings, self._given
+        settings, given = self.settings, self.given
         if settings.budget is None or None not in given.values():
             return self
         bound = self.bound(batch, questions)

@@ -23,6 +23,7 @@ from apportion.prefill.described import (
     reader_of,
     scorer_of,
     trace_of,
+    whole,
 )
 from apportion.prefill.parts import memory_of, parts_of
 from apportion.prefill.provenance import check_model, identity_of
@@ -54,9 +55,11 @@ def save(context: Context, path: str | Path) -> None:
     header = {
         "model": identity_of(reader.model),
         "settings": plain_settings(reader.settings),
+        "given": reader.given,
         "scorer": plain_scorer(engine.scorer),
         "questions": len(context.questions),
         "trace": plain_trace(context.trace, engine.compressed),
+        "predicted_bytes": context.predicted_bytes,
     }
     tensors = {
         "ids": context.ids,
@@ -120,13 +123,16 @@ def _loaded(reader: Reader, file: Opened) -> Context:
     header = file.header
     check_model(file.path, header["model"], reader.model)
     try:
-        reader = reader_of(header["settings"], reader)
+        reader = reader_of(header["settings"], header["given"], reader)
         own: Any = reader.settings.scorer
         scorer = scorer_of(header["scorer"], own)
     except InputError as error:
         raise InputError(f"{file.path}: {error}") from error
     engine = reader.engine(())
     trace = trace_of(header["trace"], engine.compressed, engine.layers)
+    predicted = header["predicted_bytes"]
+    if predicted is not None:
+        whole(predicted)
     probe = probed(reader, scorer)
     check_shapes(file, probe, reader, trace)
     tensors = file.tensors()
@@ -145,7 +151,9 @@ def _loaded(reader: Reader, file: Opened) -> Context:
     except RuntimeError as error:
         raise damaged(file.path, "its draws are in no state that there is") from error
     logits = tensors["logits"].to(device)
-    return Context(reader, engine, questions, tensors["ids"], tensors.get("real"), logits, trace)
+    return Context(
+        reader, engine, questions, tensors["ids"], tensors.get("real"), logits, trace, predicted
+    )
 
 
 def _of_layer(tensors: Mapping[str, Tensor], layer: int, device: torch.device) -> dict[str, Tensor]:
