@@ -385,7 +385,11 @@ def test_ctrl_c_without_a_place_says_how_to_keep_it(apportion, here, model):
 
 def test_a_real_ctrl_c_in_a_shell(here, model):
     """An endless text, stopped by the signal that the keyboard sends."""
-    code = "from apportion.cli import main; main()"
+    # A test run in the background of a shell would hand on that the signal is ignored.
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from apportion.cli import main; main()"
+    )
     arguments = ["prefill", "model", "-c", "-", "-o", "part.safetensors", "--dtype", "float32",
                  "--memory", "32", "--chunk", "200"]  # fmt: skip
     with subprocess.Popen(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Generator
 
 import pytest
 import torch
@@ -16,6 +17,14 @@ from prefill.decoders import build
 from prefill.engines import ids_of, same, snapshot, unmetered  # noqa: F401
 
 QUESTION = torch.tensor([5, 60, 7])
+
+
+@pytest.fixture(autouse=True)
+def heard() -> Generator[None]:
+    """A run in the background of a shell is told to ignore the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def reader_of(model, **options) -> Reader:
