@@ -18,9 +18,10 @@ from apportion.prefill.evaluation import (
     loss_after,
     loss_of,
     retention,
+    run,
     wilson,
 )
-from apportion.prefill.evaluation.held import exactly
+from apportion.prefill.evaluation.held import exactly, say
 from apportion.prefill.reader import Reader
 from finetune.tiny import VOCABULARY, make
 from prefill.worded import prose, tokenizer
@@ -97,6 +98,35 @@ def test_full_context_and_last_tokens_are_plain_prefills(model, cases):
     # Seventeen tokens are not enough, or nothing would be tested.
     assert sum(row.correct for row in rows if row.method == "17") < 4
     assert len(rows) == 2 * 6
+    assert {row.length for row in rows} == {38}
+
+
+@pytest.mark.parametrize("template", ["chat", "none"])
+def test_what_is_read_and_asked(model, monkeypatch, template):
+    text, words = prose(30), tokenizer() if template == "chat" else tokenizer(template=None)
+    read, asked = [], []
+
+    def watched_read(reader, ids):
+        read.append(ids.tolist())
+        return exactly(reader, ids)
+
+    def watched_say(reader, held, question, most):
+        asked.append(question.tolist())
+        return say(reader, held, question, most)
+
+    monkeypatch.setattr(run, "exactly", watched_read)
+    monkeypatch.setattr(run, "say", watched_say)
+    options = {"memory": 10, "chunk": 7, "sinks": 2}
+    case = Case(text, "w9 w10", "w11", opening="w5 w6")
+    evaluate(model, words, [case], {"x": options, "last": 6, "one": 1}, max_new_tokens=1)
+    ids = words(text)["input_ids"]
+    if template == "chat":
+        before, after = [1], "w9 w10 </s> <s> w5 w6"
+    else:
+        before, after = [], "Question: w9 w10 Answer: w5 w6"
+    kept = [30, 12 - len(before), 19 - len(before), 6 - len(before), 1]
+    assert read == [[*before, *ids[-k:]] for k in kept]
+    assert asked == [words(after)["input_ids"]] * 6
 
 
 def test_last_tokens_count_sinks_and_opening(model, cases):
@@ -154,20 +184,20 @@ def test_what_is_read_how_often(model, cases, monkeypatch):
     monkeypatch.setattr(Context, "take", watched)
     lengths = [39 + seed for seed in range(2)]  # the opening's token among them
 
-    def run(known, **options):
+    def read(known, **options):
         reads.clear()
         options = {"memory": 12, "chunk": 20, **options}
         rows = evaluate(model, TOKENIZER, cases, {"x": options}, known, False, max_new_tokens=MOST)
         return list(reads), {row.known for row in rows}
 
     each = [(n, 1) for n in lengths for _ in range(2)]
-    assert run("each") == (each, {"each"})
-    assert run("together") == ([(n, 2) for n in lengths], {"together"})
-    assert run("none") == ([(n, 0) for n in lengths], {"none"})
+    assert read("each") == (each, {"each"})
+    assert read("together") == ([(n, 2) for n in lengths], {"together"})
+    assert read("none") == ([(n, 0) for n in lengths], {"none"})
     # A scorer that asks nothing is not read with again for every question.
-    assert run("each", scorer="h2o") == ([(n, 0) for n in lengths], {"none"})
+    assert read("each", scorer="h2o") == ([(n, 0) for n in lengths], {"none"})
     parts = [(20, 0), (19, 0), (20, 0), (20, 0)]
-    assert run("none", parts=2) == (parts, {"none"})
+    assert read("none", parts=2) == (parts, {"none"})
 
 
 def test_extended_contexts_keep_their_questions(model, cases):
@@ -255,14 +285,18 @@ def test_loss_of_a_whole_text(model, chunk):
     assert len(found.context.trace) == len(other.trace)
 
 
-def test_loss_of_a_batch_leaves_padding_out(model):
+# Padding ends within a chunk, and with one.
+@pytest.mark.parametrize("padding", [11, 9])
+def test_loss_of_a_batch_leaves_padding_out(model, padding):
     ids = random_ids(2, 40)
     mask = torch.ones_like(ids)
-    mask[0, :11] = 0
+    mask[0, :padding] = 0
     reader = Reader(model, memory=64, schedule="fixed", chunk=9, scorer="streaming", chunks="fixed")
     found = loss_of(reader, ids, mask)
-    wanted = torch.cat([losses(model, ids[:1, 11:]).flatten(), losses(model, ids[1:]).flatten()])
-    assert found.tokens == len(wanted) == 28 + 39
+    wanted = torch.cat(
+        [losses(model, ids[:1, padding:]).flatten(), losses(model, ids[1:]).flatten()]
+    )
+    assert found.tokens == len(wanted) == 39 - padding + 39
     assert found.mean == pytest.approx(float(wanted.mean()), rel=1e-5)
 
 
