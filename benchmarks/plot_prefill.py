@@ -18,7 +18,15 @@ from plot import FOLDER, OTHERS, OURS, PALE, STYLE
 from prefill_quality import KEYS, NAME, summary
 
 TASKS = ("needle", "recall", "questions")
-MARKS = {"needle": "o", "recall": "s", "questions": "^"}
+LINES = {
+    "FM": ("#7fb3d5", "s"),
+    "IM": (OURS, "o"),
+    "IMDC": ("#0b3954", "^"),
+    "last M": (OTHERS, "v"),
+    "last M + c": (OTHERS, "x"),
+    "full": ("k", "D"),
+}
+ORDER = ("full", "FM", "IM", "IMDC", "last M + c", "last M")
 
 
 def side(row: dict[str, Any]) -> str:
@@ -32,6 +40,8 @@ def heat() -> Any:
     rows = [r for r in newest(NAME, *KEYS, "depth") if r["task"] == "needle"]
     # At one share of the length; full context has none.
     rows = [r for r in rows if r["memory"] in ("0", str(int(r["length"]) // 6))]
+    # Ours without the question last.
+    rows.sort(key=lambda r: (r["known"] == "none", ORDER.index(r["method"])))
     sides = list(dict.fromkeys(map(side, rows)))
     lengths = sorted({int(r["length"]) for r in rows})
     depths = sorted({float(r["depth"]) for r in rows})
@@ -64,42 +74,37 @@ def heat() -> Any:
 
 
 def frontier() -> Any:
-    """Score of full context's against bytes at the peak."""
+    """Score of full context's against bytes at the peak, a panel for each task and length."""
     rows = [r for r in summary() if r["of_full"] != "" and r["task"] in TASKS]
-    lengths = sorted({int(r["length"]) for r in rows})
-    lengths = [n for n in lengths if any(_ours(r) for r in rows if int(r["length"]) == n)]
-    figure, panels = plt.subplots(1, len(lengths), figsize=(3.6 * len(lengths), 3.2), squeeze=False)
-    for axes, length in zip(panels[0], lengths, strict=True):
-        for row in (r for r in rows if int(r["length"]) == length and r["known"] != "none"):
-            x, y = row["peak_bytes"] / 1e6, 100 * row["of_full"]
-            face = OURS if _ours(row) else OTHERS
-            axes.scatter(x, y, s=28, marker=MARKS[row["task"]], color=face, zorder=3)
-        for name, x in _middles([r for r in rows if int(r["length"]) == length]).items():
-            axes.text(x, -16, name, rotation=90, fontsize=6, ha="center", va="top", color=OTHERS)
-        axes.axhline(100, color=OTHERS, lw=0.8, ls="--")
-        axes.set(ylim=(-4, 112), xscale="log")
-        axes.xaxis.set_ticks_position("top")
-        axes.xaxis.set_label_position("top")
-        axes.set_xlabel(f"{length:,} tokens: bytes at the peak, MB (log)")
-    for task, mark in MARKS.items():
-        panels[0][0].scatter([], [], marker=mark, color=PALE, label=task)
-    panels[0][0].legend(loc="center left")
-    panels[0][0].set_ylabel("right answers, % of full context's")
+    rows = [r for r in rows if r["known"] != "none"]
+    lengths = sorted({int(r["length"]) for r in rows if r["task"] == TASKS[-1]})[:2]
+    size = (2.7 * len(TASKS), 2.3 * len(lengths) + 0.4)
+    figure, panels = plt.subplots(
+        len(lengths), len(TASKS), figsize=size, squeeze=False, sharey=True
+    )
+    for line, length in zip(panels, lengths, strict=True):
+        for axes, task in zip(line, TASKS, strict=True):
+            own = [r for r in rows if (r["task"], int(r["length"])) == (task, length)]
+            for method, (colour, mark) in LINES.items():
+                points = sorted(
+                    (r["peak_bytes"] / 1e6, 100 * r["of_full"])
+                    for r in own
+                    if r["method"] == method
+                )
+                if points:
+                    axes.plot(*zip(*points, strict=True), color=colour, marker=mark, ms=5,
+                              lw=1.2, label=method)  # fmt: skip
+            axes.axhline(100, color=PALE, lw=0.8, ls="--")
+            axes.set(ylim=(-4, 116), title=f"{task}, {length:,} tokens")
+            axes.set_xlim(left=0)
+    for axes in panels[-1]:
+        axes.set_xlabel("bytes at the peak, MB")
+    for line in panels:
+        line[0].set_ylabel("right, % of full's")
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    figure.legend(handles, labels, loc="lower center", ncols=len(labels))
     return figure
-
-
-def _ours(row: dict[str, Any]) -> bool:
-    return row["known"] == "each"
-
-
-def _middles(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Where a method's name goes on the axis of bytes."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if row["known"] != "none":
-            memory = f", M {row['memory']}" if row["memory"] != "0" else ""
-            found.setdefault(row["method"] + memory, []).append(row["peak_bytes"] / 1e6)
-    return {name: sorted(values)[len(values) // 2] for name, values in found.items()}
 
 
 def forgetting() -> Any:
@@ -109,13 +114,15 @@ def forgetting() -> Any:
     figure, panels = plt.subplots(1, 3, figsize=(8.6, 3), sharey=True)
     titles = {"snapkv": "question unknown", "query": "question known", "random": "random"}
     for axes, (scorer, title) in zip(panels, titles.items(), strict=True):
-        for method, colour in (("FM", OTHERS), ("IM", OURS), ("IMDC", "#7fb3d5")):
+        for method, (colour, mark) in list(LINES.items())[:3]:
             own = [r for r in rows if (r["scorer"], r["method"]) == (scorer, method)]
             own.sort(key=lambda r: int(r["place"]))
             shares = [100 * float(r["share"]) for r in own]
-            axes.plot(range(1, len(own) + 1), shares, color=colour, marker="o", ms=3, label=method)
+            axes.plot(range(1, len(own) + 1), shares, color=colour, marker=mark, ms=3, label=method)
         axes.axhline(10, color=PALE, lw=0.8, ls="--")
-        axes.set(title=f"{title} ({scorer})", yscale="log")
+        axes.set(title=title if title == scorer else f"{title} ({scorer})", yscale="log")
+        axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda y, _: f"{y:g}"))
+        axes.yaxis.set_minor_formatter(mpl.ticker.NullFormatter())
         axes.set_xlabel("tenth of the text")
     panels[0].set_ylabel("share of memory, % (log)")
     panels[0].legend(loc="upper left")
