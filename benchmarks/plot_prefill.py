@@ -77,7 +77,7 @@ def frontier() -> Any:
     """Score of full context's against bytes at the peak, a panel for each task and length."""
     rows = [r for r in summary() if r["of_full"] != "" and r["task"] in TASKS]
     rows = [r for r in rows if r["known"] != "none"]
-    lengths = sorted({int(r["length"]) for r in rows if r["task"] == TASKS[-1]})[:2]
+    lengths = sorted({int(r["length"]) for r in rows})[:2]
     size = (2.7 * len(TASKS), 2.3 * len(lengths) + 0.4)
     figure, panels = plt.subplots(
         len(lengths), len(TASKS), figsize=size, squeeze=False, sharey=True
