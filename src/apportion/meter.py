@@ -13,13 +13,17 @@ On a GPU the caching allocator counts exactly, kernels' scratch space too: `Allo
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+# The address of a storage, which tells it from all others that are alive.
+_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 
 
 class LiveStorages(TorchDispatchMode):
@@ -53,7 +57,8 @@ class LiveStorages(TorchDispatchMode):
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         given: set[int] | None = None
-        for tensor in tree_leaves(out):
+        # Most operations give one tensor; looking for more in it takes longer than many of them.
+        for tensor in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if not isinstance(tensor, torch.Tensor):
                 continue
             storage = tensor.untyped_storage()
@@ -89,10 +94,6 @@ class LiveStorages(TorchDispatchMode):
         if self._alive.get(key) is reference:
             del self._alive[key]
         self._now -= size
-
-
-def _key(storage: torch.UntypedStorage) -> int:
-    return storage._cdata  # pyright: ignore[reportPrivateUsage]
 
 
 class AllocatedBytes:

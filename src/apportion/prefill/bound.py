@@ -1,13 +1,13 @@
 """A bound in bytes: what fits it, and the memory and chunk that it pays for.
 
 What a bound must hold is the steady state, in which memory is full: earlier chunks find less of it
-and can be longer. In tokens resident at once (Zeng et al., EMNLP 2024; N chunks, L layers):
+and can be longer. In tokens that a layer holds at once (Zeng et al., EMNLP 2024; N chunks):
 
     fixed memory              c + M            decremental chunks   c + M / 2
-    incremental memory        c + M (N-1) / N  chunks by bytes      whatever fits the bound
+    incremental memory        c + M (N-1) / N  chunks by bytes      whatever fits
 
-where layers let go after the forward, so that all of them hold so much. Layer by layer only one
-does: L M + c entries, where it is L (M + c) after the forward.
+With L layers that let go after the forward, memory and chunk are there L times: L (M + c) entries.
+Layer by layer it is L M + (M + c): all memory, one layer's turned to its positions, and its chunk.
 """
 
 from __future__ import annotations

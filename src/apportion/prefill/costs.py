@@ -22,7 +22,7 @@ from apportion.prefill.points import Way
 from apportion.prefill.probe import NO_PADDING, Padding
 from apportion.prefill.survey import LayerForms, Survey, common
 
-_SLACK = 64
+_SLACK = 1024
 """Bytes that a prediction is above what was fitted: rounding, and sums of a few numbers."""
 
 

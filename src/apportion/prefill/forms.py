@@ -25,7 +25,8 @@ _EXACT = 0.5  # of a byte
 _NEAR = 0.01  # what a linear form may be off by, of the most that was seen
 
 Vector = Float[np.ndarray, " features"]
-Matrix = Float[np.ndarray, "rows features"]
+Matrix = Float[np.ndarray, "forms features"]
+Design = Float[np.ndarray, "forwards features"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Forms:
         return float((self.rows @ features).max()) if len(self.rows) else 0.0
 
 
-def fitted(design: Matrix, values: Sequence[Mapping[Any, int]]) -> Forms:
+def fitted(design: Design, values: Sequence[Mapping[Any, int]]) -> Forms:
     """What is alive at each of some sites, as forms that are nowhere below it.
 
     Args:
@@ -135,11 +136,11 @@ def fitted(design: Matrix, values: Sequence[Mapping[Any, int]]) -> Forms:
             for each, here in zip(values, come, strict=True)
             if here
         ]
-        rows.append(_solved(design[come], np.array(seen)))
+        rows.append(_solved(design[come], np.array(seen, dtype=np.float64)))
     return Forms(_highest(np.unique(np.round(np.concatenate(rows), 12), axis=0)))
 
 
-def _solved(design: Matrix, seen: Float[np.ndarray, "rows sites"]) -> Matrix:
+def _solved(design: Design, seen: Float[np.ndarray, "forwards forms"]) -> Matrix:
     """A form a site."""
     scale = _scales(design)
     found, *_ = np.linalg.lstsq(design / scale, seen, rcond=1e-12)
@@ -153,7 +154,7 @@ def _solved(design: Matrix, seen: Float[np.ndarray, "rows sites"]) -> Matrix:
     return rows
 
 
-def _over(design: Matrix, seen: Vector) -> Vector:
+def _over(design: Design, seen: Float[np.ndarray, " forwards"]) -> Vector:
     """A form that grows with every size, and is not below the larger half of what was seen."""
     found = growing(design, seen)
     # What varies from one forward to the next does so in proportion.
@@ -162,7 +163,7 @@ def _over(design: Matrix, seen: Vector) -> Vector:
     return found * max(1.0, float((seen[large] / np.maximum(held[large], 1.0)).max()))
 
 
-def growing(design: Matrix, seen: Vector) -> Vector:
+def growing(design: Design, seen: Float[np.ndarray, " forwards"]) -> Vector:
     """The nearest form that falls with no size, or one close to it."""
     used = np.ones(design.shape[1], dtype=bool)
     found = np.zeros(design.shape[1])
@@ -175,16 +176,16 @@ def growing(design: Matrix, seen: Vector) -> Vector:
     return found
 
 
-def _scaled(design: Matrix) -> Matrix:
+def _scaled(design: Design) -> Design:
     return design / _scales(design)
 
 
-def _scales(design: Matrix) -> Vector:
+def _scales(design: Design) -> Vector:
     scale = np.abs(design).max(axis=0)
     return np.where(scale == 0, 1.0, scale)
 
 
-def independent(designs: Sequence[Matrix], spare: int) -> list[int]:
+def independent(designs: Sequence[Float[np.ndarray, "candidates _"]], spare: int) -> list[int]:
     """Which of many forwards to run, so that every form is told from every other.
 
     Args:
@@ -211,7 +212,7 @@ def independent(designs: Sequence[Matrix], spare: int) -> list[int]:
     return [*picked, *rest[:spare]]
 
 
-def _without(rows: Matrix, direction: Vector) -> Matrix:
+def _without(rows: Design, direction: Vector) -> Design:
     size = np.linalg.norm(direction)
     if size < 1e-6:
         return rows
@@ -219,7 +220,7 @@ def _without(rows: Matrix, direction: Vector) -> Matrix:
     return rows - np.outer(rows @ unit, unit)
 
 
-def _highest(rows: Matrix) -> Matrix:
+def _highest(rows: Matrix) -> Float[np.ndarray, "kept features"]:
     """Without the forms that another is nowhere below: features are never negative."""
     order = np.argsort(-rows.sum(axis=1), kind="stable")
     kept: list[Vector] = []

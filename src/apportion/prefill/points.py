@@ -19,7 +19,7 @@ from apportion.prefill.forms import FAR, Layout, Sizes, entries_filled, independ
 from apportion.prefill.probe import NO_PADDING, Padding, Point, Probe
 from apportion.prefill.scorers import base
 
-_CANDIDATES, _SPARE = 300, 3
+_CANDIDATES, _SPARE = 300, 1
 _ROWS, _ENTRIES = 96, 900  # most of a point, unless more are needed to fill a block or a window
 _WIDEST = 1024  # window up to which a first chunk that exceeds it is probed
 
@@ -134,7 +134,8 @@ class Points:
         room: int | None = None
         if self.window is not None and not way.windowed:
             # Before the window is full: rows, memory and questions all fit.
-            rows = min(rows, max(1, self.window - asked - tail - way.begun))
+            most = max(1, self.window - asked - tail - way.begun)
+            rows = rows if rows < most else chance.randint(1, most)
             room = max(0, self.window - asked - tail - rows)
         elif self.window is not None and not way.begun and rows + asked <= self.window:
             rows = chance.randint(self.window + 1 - asked, int(1.2 * self.window) + 1)

@@ -11,7 +11,7 @@ from torch import nn
 
 from apportion import models
 from apportion.prefill.engine import Engine
-from apportion.prefill.forms import Forms, Layout, Matrix, Sizes, Vector, fitted
+from apportion.prefill.forms import Design, Forms, Layout, Sizes, Vector, fitted
 from apportion.prefill.points import Points, Way
 from apportion.prefill.probe import Point, Probe
 from apportion.prefill.watch import AFTER, BEFORE, HEAD, TAIL, Phase, Record
@@ -133,7 +133,7 @@ class Survey:
 
 
 def _layer(
-    layout: Layout, design: Matrix, records: Sequence[Record], start: Phase, end: Phase
+    layout: Layout, design: Design, records: Sequence[Record], start: Phase, end: Phase
 ) -> LayerForms:
     found = [_above(r, start, r.levels[start]) for r in records]
     scored = any(site[0] for site in found[0])
@@ -147,11 +147,11 @@ def _layer(
     )
 
 
-def _sites(design: Matrix, records: Sequence[Record], phase: Phase) -> Forms:
+def _sites(design: Design, records: Sequence[Record], phase: Phase) -> Forms:
     return fitted(design, [_above(r, phase, r.levels[phase]) for r in records])
 
 
-def _change(design: Matrix, records: Sequence[Record], start: Phase, end: Phase) -> Forms:
+def _change(design: Design, records: Sequence[Record], start: Phase, end: Phase) -> Forms:
     return fitted(design, [{0: r.levels[end] - r.levels[start]} for r in records])
 
 

@@ -96,12 +96,12 @@ class Trace(LiveStorages):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        before = self.bytes()
+        before = self._now
         if self._phase == TAIL:
             # As it begins, the layer that was last still holds what it let go.
             self.record.levels.setdefault(TAIL, before)
         out = super().__torch_dispatch__(func, types, args, kwargs)
-        now = self.bytes()
+        now = self._now
         if now > before:
             place = _place(sys._getframe(1), self._root)  # pyright: ignore[reportPrivateUsage]
             sites = self.record.sites.setdefault(self._phase, {})
