@@ -19,6 +19,7 @@ from finetune.tiny import make
 EXAMPLES = [
     pytest.param(name, line, id=f"{name}-{k}")
     for name, (_, lines) in COMMANDS.items()
+    if name == "finetune"
     for k, line in enumerate(lines)
 ]
 SMALL = ("--batch", "2", "--length", "32", "--rounds", "1")

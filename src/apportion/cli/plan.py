@@ -9,6 +9,8 @@ import typer
 
 from apportion.cli.extras import brought_by
 from apportion.cli.output import Output, note
+from apportion.cli.plan_prefill import EXAMPLES as PREFILL_EXAMPLES
+from apportion.cli.plan_prefill import prefill
 from apportion.cli.reading import Json
 
 FINETUNE_EXAMPLES = (
@@ -131,6 +133,7 @@ def _how(best: Any) -> str:
 
 COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "finetune": (finetune, FINETUNE_EXAMPLES),
+    "prefill": (prefill, PREFILL_EXAMPLES),
 }
 """Every command, and the examples in its help; the tests run them."""
 

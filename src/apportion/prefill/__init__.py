@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from apportion.prefill.documents import read_document
     from apportion.prefill.evaluation import Case, evaluate
     from apportion.prefill.loading import load_reader
+    from apportion.prefill.planning import Plan, plan
     from apportion.prefill.reader import Reader
     from apportion.prefill.scorers import SCORERS, Scorer, Scores, View
 
@@ -29,6 +30,7 @@ __all__ = [
     "At",
     "Case",
     "Context",
+    "Plan",
     "ReadInterruptedError",
     "Reader",
     "Schedule",
@@ -37,6 +39,7 @@ __all__ = [
     "View",
     "evaluate",
     "load_reader",
+    "plan",
     "read_document",
 ]
 
@@ -44,6 +47,7 @@ _LATER = {
     "Answer": "answer",
     "Case": "evaluation",
     "Context": "context",
+    "Plan": "planning",
     "ReadInterruptedError": "context",
     "Reader": "reader",
     "SCORERS": "scorers",
@@ -52,6 +56,7 @@ _LATER = {
     "View": "scorers",
     "evaluate": "evaluation",
     "load_reader": "loading",
+    "plan": "planning",
     "read_document": "documents",
 }
 

@@ -57,6 +57,7 @@ class Option:
         memory_bytes: of all layers when the read is over.
         seconds: of the read, on this machine.
         fits: within the budget; True where there is none.
+        budget: that chunks by bytes keep; None: none was given.
     """
 
     schedule: str
@@ -73,12 +74,14 @@ class Option:
     memory_bytes: int
     seconds: float
     fits: bool = True
+    budget: int | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Keyword arguments of `Reader`."""
         names = ("schedule", "chunks", "evict", "memory", "chunk")
-        return {name: getattr(self, name) for name in names}
+        found = {name: getattr(self, name) for name in names}
+        return found if self.budget is None else {**found, "budget": self.budget}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -139,6 +142,7 @@ def plan(
     scorer: Any = None,
     sinks: int = 4,
     positions: Any = "compact",
+    store: Any = "model",
     rounds: int = 2,
     progress: Progress | None = None,
 ) -> Plan:
@@ -158,6 +162,7 @@ def plan(
         scorer: as for `Reader`.
         sinks: as for `Reader`.
         positions: as for `Reader`.
+        store: as for `Reader`.
         rounds: timed forwards of each size; medians count.
         progress: takes the share that is done.
 
@@ -180,6 +185,7 @@ def plan(
         sinks=sinks,
         positions=positions,
         budget=budget,
+        store=store,
     )
     found: list[Option] = []
     refused: dict[str, str] = {}
@@ -256,4 +262,5 @@ def _option(settings: Settings, bound: Bound, foreseen: Foreseen, timing: Timing
         memory_bytes=sum(bound.costs.memory(foreseen.lengths[-1])),
         seconds=sum(timing.seconds(rows, lengths) for rows, lengths in pairs),
         fits=budget is None or peak.bytes <= budget,
+        budget=budget,
     )
