@@ -5,7 +5,7 @@ python plot_prefill.py        writes docs/figures/prefill-*.svg
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -138,9 +138,14 @@ FIGURES: dict[str, tuple[str, Callable[[], Any]]] = {
 
 def draw(folder: Path = FOLDER) -> list[Path]:
     """Write every figure whose ledger there is."""
+    return write(FIGURES, folder)
+
+
+def write(figures: Mapping[str, tuple[str, Callable[[], Any]]], folder: Path) -> list[Path]:
+    """Write figures whose ledger there is, each `prefill-<name>.svg`."""
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
-    for name, (ledger, make) in FIGURES.items():
+    for name, (ledger, make) in figures.items():
         if not (RESULTS / f"{ledger}.csv").exists():
             print(f"{name}: no {ledger}.csv yet")
             continue

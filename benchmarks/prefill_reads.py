@@ -75,7 +75,7 @@ PLAIN = Side("plain prefill", None)
 CASES: dict[str, Case] = {
     # Time against fixed memory.
     "1k": Case(16_384, 1024, 1024, (FM, IM, IMDC)),
-    "8k": Case(65_536, 8192, 1024, (FM, IM, IMDC)),
+    "8k": Case(65_536, 8192, 1024, (FM, IM, IMDC), 1),
     # Bytes against the published fixed memory, at c = M.
     "bytes 1k": Case(16_384, 1024, 1024, (PUBLISHED, FM, IM, LATE, IMDC, OURS)),
     "bytes 2k": Case(16_384, 2048, 2048, (PUBLISHED, FM, IM, LATE, IMDC, OURS)),
@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     "plain": Case(32_768, 2048, 1024, (PLAIN, IMDC)),
     # The same bound whatever the length.
     "length 16k": Case(16_384, 2048, 1024, (IMDC,)),
-    "length 64k": Case(65_536, 2048, 1024, (IMDC,)),
+    "length 64k": Case(65_536, 2048, 1024, (IMDC,), 1),
     "length 256k": Case(262_144, 2048, 1024, (IMDC,), 1),
 }
 

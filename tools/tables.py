@@ -19,8 +19,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from harness import newest  # noqa: E402 - from benchmarks
+from tables_prefill import tables as of_reading  # noqa: E402 - from here
 
-PAGES = ("README.md", "docs/finetune.md")
+PAGES = ("README.md", "docs/finetune.md", "docs/prefill.md")
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", flags=re.DOTALL)
 
 
@@ -173,6 +174,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "loss": loss,
     "frontier": frontier,
     "plan": plan,
+    **of_reading(markdown),
 }
 
 

@@ -9,8 +9,10 @@ import pytest
 
 import harness
 import plot_prefill
+import plot_reads
 import prefill_perplexity
 import prefill_quality
+import prefill_reads
 import prefill_setup
 from apportion.prefill.evaluation import Haystack
 from finetune.tiny import make
@@ -20,7 +22,8 @@ from prefill.worded import prose, tokenizer
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    for module in (harness, prefill_quality, prefill_perplexity, plot_prefill):
+    modules = (harness, prefill_quality, prefill_perplexity, prefill_reads, plot_prefill)
+    for module in modules:
         monkeypatch.setattr(module, "RESULTS", tmp_path)
     return tmp_path
 
@@ -118,6 +121,33 @@ def test_figures_are_drawn_from_the_ledgers(results, tmp_path, capsys):
     heat = drawn[0].read_text(encoding="utf-8")
     for name in ("full", "last M + c", "IM", "depth", "16k"):
         assert f">{name}<" in heat
+
+
+def test_figures_of_reads(results, tmp_path, capsys):
+    folder = tmp_path / "figures"
+    assert plot_reads.draw(folder) == []
+    assert "speed: no prefill_reads.csv yet" in capsys.readouterr().out
+    for name, case in prefill_reads.CASES.items():
+        sizes = {"tokens": case.tokens, "memory": case.memory, "chunk": case.chunk}
+        for number, side in enumerate(case.sides):
+            figures = {"seconds": 40 - 3 * number, "peak_bytes": 10**8 - number * 10**7}
+            figures |= {"memory_bytes": 10**7, "forwards": 16, "largest_chunk": 1024}
+            figures |= {"most_entries": 3072, "chunk_bound": 1.25, "threads": 2}
+            row = {"case": name, **sizes, "side": side.name, "round": 0, **figures}
+            record("prefill_reads", [row], results)
+    for number, side in enumerate(("no eviction", "streaming", "snapkv")):
+        sizes = {"memory": 2048, "chunk": 1024, "chunks": 2, "side": side, "rounds": 9}
+        row = sizes | {"median_s": 1.0, "min_s": 1.0, "max_s": 1.0, "overhead": number / 20}
+        record("prefill_overhead", [row | {"threads": 2}], results)
+    names = ("speed", "bytes", "length", "overhead")
+    drawn = plot_reads.draw(folder)
+    assert [path.name for path in drawn] == [f"prefill-{name}.svg" for name in names]
+    said = [path.read_text(encoding="utf-8") for path in drawn]
+    assert ">single chunks: 1.25<" in said[0]
+    assert ">1.08<" in said[0]  # 40 / 37
+    assert ">90 MB<" in said[1]
+    assert ">plain: 40<" in said[2]
+    assert ">10 %<" in said[3]
 
 
 @pytest.mark.parametrize("part", ["after", "whole"])

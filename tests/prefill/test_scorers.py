@@ -75,14 +75,19 @@ def snapkv(window: int, pool: int, kind: str) -> Reference:
     return reference
 
 
-def query(window: int, pool: int, kind: str, weight: float) -> Reference:
+def query(window: int, pool: int, kind: str, weight: float, over: str = "mean") -> Reference:
     def reference(steps, source, b, h):
         step = steps[-1]
         rows = step.attention[:, :, :, -window:]
         awake = max(1, int(step.sees[b, h, -window:].any(dim=1).sum()))
+
+        def asked(p: int) -> float:
+            if over == "max":
+                return float(step.asked[b, h, :, :, p].max())
+            return summed(step.asked, b, h, p) / (GROUP * 4)
+
         raw = {
-            p: (1 - weight) * summed(rows, b, h, p) / (GROUP * awake)
-            + weight * summed(step.asked, b, h, p) / (GROUP * 4)
+            p: (1 - weight) * summed(rows, b, h, p) / (GROUP * awake) + weight * asked(p)
             for p in held(step, source, b, h)
         }
         return pooled(raw, pool, kind)
@@ -132,8 +137,15 @@ CASES: dict[str, tuple[Callable[[], Scorer], Reference]] = {
     "snapkv of the chunk": (lambda: SnapKV(None, 3), snapkv(99, 3, "max")),
     "value-aware": (lambda: ValueAware(SnapKV(3, 5)), values(snapkv(3, 5, "max"))),
     "value-aware h2o": (lambda: get_scorer("value-aware:h2o"), values(h2o)),
-    "query": (lambda: Query(3, 5, "max"), query(3, 5, "max", 0.5)),
-    "query average": (lambda: Query(3, 21, "average", 0.8), query(3, 21, "average", 0.8)),
+    "query": (lambda: Query(3, 5, "max", 0.5, "mean"), query(3, 5, "max", 0.5)),
+    "query average": (
+        lambda: Query(3, 21, "average", 0.8, "mean"),
+        query(3, 21, "average", 0.8),
+    ),
+    "query of one row": (
+        lambda: Query(3, 5, "max", 0.7, "max"),
+        query(3, 5, "max", 0.7, "max"),
+    ),
 }
 
 

@@ -203,6 +203,17 @@ def received(
     return total
 
 
+def highest(
+    view: View, queries: Float[Tensor, "batch keyheads group rows size"], first_row: int
+) -> Float[Tensor, "batch keyheads entries"]:
+    """The most attention that each entry gets from one row of one head among some queries."""
+    most = torch.zeros(view.order.shape, device=view.keys.device)
+    for attention in attention_blocks(view, queries, first_row):
+        torch.maximum(most, attention.amax(dim=(2, 3)), out=most)
+        del attention  # before the next one is made
+    return most
+
+
 def seen_by(view: View, rows: int, first_row: int) -> Float[Tensor, "batch entries"]:
     """How many of the chunk's observing rows see each entry, padded rows not among them."""
     awake = asking(view, rows, first_row).to(torch.float32)

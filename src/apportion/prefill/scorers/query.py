@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from jaxtyping import Float
+from torch import Tensor
+
 from apportion.errors import InputError
 from apportion.prefill.scorers.base import (
     Pooling,
@@ -9,13 +12,14 @@ from apportion.prefill.scorers.base import (
     Scores,
     View,
     asking,
+    highest,
     received,
     recent,
 )
 
 
 class Query(Scorer):
-    """s_j = (1 - w) mean attention of the last text rows + w mean of the questions', pooled.
+    """s_j = (1 - w) mean attention of the last text rows + w that of the questions' rows, pooled.
 
     The questions are known before the text is read and observe every chunk, not only the last: what
     a chunk loses never returns. They stand beside the window of recent text and don't replace it; a
@@ -31,7 +35,12 @@ class Query(Scorer):
     asks = True
 
     def __init__(
-        self, window: int = 64, pool: int = 21, pooling: str = "max", weight: float = 0.5
+        self,
+        window: int = 64,
+        pool: int = 21,
+        pooling: str = "max",
+        weight: float = 0.5,
+        over: str = "mean",
     ) -> None:
         """A scorer.
 
@@ -40,13 +49,16 @@ class Query(Scorer):
             pool: width of the pool, odd; 1 for none.
             pooling: `"max"` or `"average"`.
             weight: of the questions, 0 to 1.
+            over: their rows: `"mean"` or `"max"`.
 
         Raises:
             InputError: an even pool, another kind, or a weight that is no share.
         """
+        if over not in ("mean", "max"):
+            raise InputError(f"expected over='mean' or 'max', got {over!r}")
         if not 0 <= weight <= 1:
             raise InputError(f"expected a weight of 0 to 1 such as weight=0.5, got {weight}")
-        self.window, self.weight = window, weight
+        self.window, self.weight, self.over = window, weight, over
         self.pooling = Pooling(pool, pooling)
 
     def score(self, view: View) -> Scores:
@@ -55,6 +67,13 @@ class Query(Scorer):
         awake = asking(view, rows, view.first_row).sum(dim=1).clamp(min=1)[:, None, None]
         total = received(view, view.queries, view.first_row) / (group * awake)
         if view.questions is not None:
-            asked = received(view, view.questions, view.chunk) / (group * view.questions.shape[3])
+            asked = self._asked(view, view.questions)
             total = (1 - self.weight) * total + self.weight * asked
         return Scores(self.pooling(total, view), recent(view, self.window))
+
+    def _asked(
+        self, view: View, questions: Float[Tensor, "batch keyheads group rows size"]
+    ) -> Float[Tensor, "batch keyheads entries"]:
+        if self.over == "max":
+            return highest(view, questions, view.chunk)
+        return received(view, questions, view.chunk) / (questions.shape[2] * questions.shape[3])
