@@ -191,7 +191,7 @@ def run(name: str, threads: int, dry: bool) -> None:
     ids = ids.repeat(1, -(-case.tokens // ids.shape[1]))[:, : case.tokens]
     found = [row for row in done() if row["case"] == name]
     theory: float | str = ""
-    if {FM, IM} <= set(case.sides) and not name.startswith("bytes"):
+    if FM in case.sides and IM in case.sides and not name.startswith("bytes"):
         theory = round(bound(case, chunk_times(model, ids, case)), 4)
     for number in range(case.rounds):
         for side in case.sides:

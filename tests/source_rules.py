@@ -24,6 +24,7 @@ MAX_FUNCTION_LINES = 60
 FOUNDATION = {
     "apportion.budget",
     "apportion.errors",
+    "apportion.execution",
     "apportion.files",
     "apportion.meter",
     "apportion.models",
@@ -47,6 +48,7 @@ INTERNAL: dict[str, set[str]] = {
     "apportion.budget": {"apportion.errors"},
     "apportion.files": {"apportion.errors"},
     "apportion.meter": set(),
+    "apportion.execution": {"apportion.execution", "apportion.errors"},
     "apportion.models": {
         "apportion.models",
         "apportion.errors",
@@ -97,6 +99,7 @@ AT_TOP: dict[str, set[str]] = {
 ONLY_IN: dict[str, set[str]] = {
     "torch": {
         "apportion.budget",
+        "apportion.execution",
         "apportion.meter",
         "apportion.models",
         "apportion.mixture.sweep",

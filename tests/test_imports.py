@@ -31,7 +31,7 @@ FORBIDDEN = [
     ("apportion.mixture.fit", "def f():\n    import torch", "belongs into"),
     ("apportion.mixture.fit", "def f():\n    require('torch', 'sweep')", "belongs into"),
     ("apportion.mixture.plot", "import matplotlib.pyplot as plt", "inside the function"),
-    ("apportion.mixture.sweep.executor", "import ray", "inside the function"),
+    ("apportion.execution.on_ray", "import ray", "inside the function"),
     ("apportion.mixture.sweep.train", "import transformers", "belongs into"),
     ("apportion.mixture.baseline", "from lightgbm import LGBMRegressor", "inside the function"),
     ("apportion.mixture.export", "import datasets", "inside the function"),

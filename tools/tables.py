@@ -18,8 +18,9 @@ from statistics import median
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from harness import newest  # noqa: E402 - from benchmarks
 from tables_prefill import tables as of_reading  # noqa: E402 - from here
+
+from harness import newest  # noqa: E402 - from benchmarks
 
 PAGES = ("README.md", "docs/finetune.md", "docs/prefill.md")
 MARKED = re.compile(r"(<!-- table: ([\w-]+) -->\n)(.*?)(<!-- end of table -->)", flags=re.DOTALL)

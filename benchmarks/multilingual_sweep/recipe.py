@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from apportion.execution import LocalExecutor
 from apportion.mixture.sweep.corpus import CorpusSettings, load_corpus, prepare_corpus
-from apportion.mixture.sweep.executor import LocalExecutor
 from apportion.mixture.sweep.model import SHAPES
 from apportion.mixture.sweep.order import run_blocks, training_blocks
 from apportion.mixture.sweep.train import Recipe, train_run

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +24,15 @@ from torch.utils._pytree import tree_leaves
 
 # The address of a storage, which tells it from all others that are alive.
 _key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+
+
+@cache
+def _makes_storage(func: Any) -> bool:
+    """Whether an operation's results can be new: views and what is done in place say they are not.
+
+    More than half of all operations are such.
+    """
+    return any(result.alias_info is None for result in func._schema.returns)
 
 
 class LiveStorages(TorchDispatchMode):
@@ -40,13 +49,12 @@ class LiveStorages(TorchDispatchMode):
             held: tensors that are there already and count as long as they are.
         """
         super().__init__()
-        self._now = 0
+        self._now = self.peak = self._lap = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
         for tensor in held:
             storage = tensor.untyped_storage()
             if _key(storage) not in self._alive:
                 self._add(_key(storage), storage)
-        self.peak = self._lap = self._now
 
     def __torch_dispatch__(
         self,
@@ -56,6 +64,8 @@ class LiveStorages(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         out = func(*args, **(kwargs or {}))
+        if not _makes_storage(func):
+            return out
         given: set[int] | None = None
         # Most operations give one tensor; looking for more in it takes longer than many of them.
         for tensor in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
@@ -66,13 +76,11 @@ class LiveStorages(TorchDispatchMode):
             if key in self._alive:
                 continue
             if given is None:
-                # A view of a weight, or an operation on it in place, makes no storage.
+                # An operation may give back what it was given.
                 inputs = tree_leaves((args, kwargs))
                 given = {_key(x.untyped_storage()) for x in inputs if isinstance(x, torch.Tensor)}
             if key not in given:
                 self._add(key, storage)
-        self.peak = max(self.peak, self._now)
-        self._lap = max(self._lap, self._now)
         return out
 
     def bytes(self) -> int:
@@ -88,6 +96,8 @@ class LiveStorages(TorchDispatchMode):
         size = storage.nbytes()
         self._alive[key] = weakref.ref(storage, partial(self._freed, key, size))
         self._now += size
+        self.peak = max(self.peak, self._now)
+        self._lap = max(self._lap, self._now)
 
     def _freed(self, key: int, size: int, reference: weakref.ref[Any]) -> None:
         # The address may belong to a new storage by now.

@@ -274,7 +274,7 @@ def test_characters_are_whole_when_they_come(model, monkeypatch):
     ids = reader.with_prompt().context("né 🦊!")
     assert len(ids) > len("né 🦊!")
 
-    def speak(engine, question, start, most, stop, sampling, each):
+    def speak(engine, question, start, most, stop, sampling, each, held):
         for end in range(1, len(ids) + 1):
             each(ids[:end])
         return Generated(ids, 0.1, 0.2)
@@ -294,3 +294,29 @@ def test_characters_are_whole_when_they_come(model, monkeypatch):
 
 def test_the_words_of_the_tests_are_in_the_vocabulary():
     assert all(tokenizer().decode(tokenizer()(word)["input_ids"]) == word for word in WORDS)
+
+
+@pytest.mark.parametrize(("most", "stops_at"), [(1, None), (2, None), (7, None), (7, 4), (7, 1)])
+def test_the_peak_of_an_answer_is_that_of_all_its_forwards(model, most, stops_at, monkeypatch):
+    """Only the first and the last forward are counted; a meter around all of them sees no more."""
+    from apportion.meter import LiveStorages
+    from apportion.prefill import decode
+
+    context = reader_of(model).read(STORY)
+    question = torch.arange(3, 9)
+    said: list[int] = []
+
+    def draw(logits, sampling, generator):
+        said.append(len(said))
+        return 0 if stops_at == len(said) else 5
+
+    monkeypatch.setattr(decode, "draw", draw)
+    for held in (context.held(), ()):
+        said.clear()
+        fork = context.engine.fork(0)
+        with LiveStorages(held) as meter:
+            found = decode.generate(
+                fork, question, context.tokens, most, {0}, decode.Sampling(), None, held
+            )
+        assert len(found.ids) == (most if stops_at is None else stops_at - 1)
+        assert found.peak_bytes == pytest.approx(meter.peak, abs=64)

@@ -73,7 +73,7 @@ CASES = {
     "nothing kept": Case("llama", "local", options={"sinks": 0}),
     "a scorer of one's own": Case("llama", Whole()),
 }
-# Chunks and budgets: short, beyond a piece of keys, long, short again.
+# Chunks and budgets: short, longer, long, short again.
 STEPS = ((30, 9), (140, 60), (7, 60), (700, 350), (40, 400), (300, 10))
 
 

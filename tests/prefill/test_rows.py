@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from apportion.prefill.rows import Eight, dense, eight, factors, of_samples, pick, tensors
+from apportion.prefill.rows import Eight, Lines, dense, eight, factors, of_samples, pick, tensors
 
 
 def keys(dtype=torch.float32, entries=9, seed=0) -> torch.Tensor:
@@ -46,7 +46,7 @@ def test_what_is_kept_again_and_again_is_rounded_once(dtype):
     for seed in range(1, 6):
         index = torch.arange(9).expand(2, 3, 9).clone()
         index[..., 4:] += 3  # the first four stay, of the others some are new
-        held = pick(held, keys(dtype, 6, seed), index)
+        held = pick(held, keys(dtype, 6, seed), Lines(index, held.shape[2] + 6))
         assert isinstance(held, Eight)
         assert torch.equal(held.codes[:, :, :4], codes)
         assert torch.equal(held.scale[:, :, :4], scale)
@@ -59,11 +59,13 @@ def test_picking_is_that_of_the_joined_rows():
         [torch.randperm(14, generator=generator)[:6].sort().values for _ in range(6)]
     ).view(2, 3, 6)
     wide = index[..., None].expand(-1, -1, -1, 8)
-    assert torch.equal(pick(old, new, index), torch.cat([old, new], 2).gather(2, wide))
-    assert torch.equal(pick(old[:, :, :0], new, index % 5), new.gather(2, wide % 5))
+    found = pick(old, new, Lines(index, 14))
+    assert torch.equal(dense(found), torch.cat([old, new], 2).gather(2, wide))
+    found = pick(old[:, :, :0], new, Lines(index % 5, 5))
+    assert torch.equal(dense(found), new.gather(2, wide % 5))
     packed = eight(old, factors(old))
     joined = torch.cat([packed.dense(), eight(new, packed.factor).dense()], 2)
-    assert torch.equal(dense(pick(packed, new, index)), joined.gather(2, wide))
+    assert torch.equal(dense(pick(packed, new, Lines(index, 14))), joined.gather(2, wide))
 
 
 def test_rows_of_zeros_and_parts():

@@ -154,7 +154,6 @@ CASES: dict[str, tuple[Callable[[], Scorer], Reference]] = {
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_scores(case, softcap, block, monkeypatch):
     monkeypatch.setattr(base, "BLOCK", block)
-    monkeypatch.setattr(base, "PIECE", 5)
     make, reference = CASES[case]
     source = text(softcap=softcap)
     steps = read(make(), source)
@@ -270,22 +269,6 @@ def test_query_without_questions_ranks_as_snapkv():
         assert torch.equal(a.kept, b.kept)
     asked = read(Query(3), source)
     assert any(not torch.equal(a.kept, b.kept) for a, b in zip(plain, asked, strict=True))
-
-
-def test_pools_follow_the_text_not_the_storage():
-    step = read(SnapKV(3, 5), text())[-1]
-    turn = torch.randperm(step.view.memory, generator=torch.Generator().manual_seed(1))
-    turn = torch.cat([turn, torch.arange(step.view.memory, step.view.real.shape[1])])
-    turned = replace(
-        step.view,
-        keys=step.view.keys[:, :, turn],
-        values=step.view.values[:, :, turn],
-        real=step.view.real[:, turn],
-        order=step.view.order[:, :, turn],
-    )
-    found = SnapKV(3, 5).score(turned)
-    assert torch.allclose(found.values, step.scores.values[:, :, turn], atol=1e-6)
-    assert torch.equal(found.keep, step.scores.keep[:, :, turn])
 
 
 def test_a_sink_does_not_lift_what_stands_behind_it():

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from apportion.cli import contexts
+from apportion.cli import ask_many, contexts
 from apportion.cli.output import Output, note, number, percent
 from apportion.cli.overwrite import KINDS, check_overwrite
 
@@ -18,12 +18,13 @@ EXAMPLES = (
     "apportion ask model/ --context book.txt --memory 1k --temperature 0.7 --top-p 0.9",
     "apportion ask model/ --context book.safetensors --question 'Who wrote it?' --reread",
     "apportion ask model/ --context - --question 'What failed?' --json < log.txt",
+    "apportion ask model/ --documents 'papers/*.pdf' --questions q.jsonl -o answers.jsonl",
 )
 
 ANSWERING = "How it is answered"
 
 _Context = Annotated[
-    str,
+    str | None,
     typer.Option("--context", "-c", metavar="FILE",
                  help="Text, HTML or PDF, or what `apportion prefill` kept; - for standard input."),
 ]  # fmt: skip
@@ -52,8 +53,15 @@ _Reread = Annotated[
 
 def ask(
     model: contexts.Model,
-    context: _Context,
+    context: _Context = None,
     question: contexts.Question = None,
+    documents: ask_many.Documents = None,
+    questions: ask_many.Questions = None,
+    out: ask_many.Out = None,
+    executor: ask_many.Executor = "here",
+    address: ask_many.Address = None,
+    workers: ask_many.Workers = None,
+    threads: ask_many.Threads = None,
     save_to: _SaveTo = None,
     budget: contexts.Budget = None,
     memory: contexts.Memory = None,
@@ -74,32 +82,40 @@ def ask(
 ) -> None:
     """Answer questions about a text of any length in bounded memory; without any, ask for them."""
 
-    show = Output(json, save_to)
-    if save_to is not None and save_to.is_file():
-        check_overwrite(save_to, KINDS["prefill"], [model, context])
-    questions = contexts.checked(question)
-    _check(questions, context, json)
     given = {
         "budget": budget, "memory": memory, "chunk": chunk, "schedule": schedule,
         "chunks": chunks, "scorer": scorer, "positions": positions,
         "store": store,
     }  # fmt: skip
+    how = {
+        "max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p,
+        "seed": seed, "reread": reread,
+    }  # fmt: skip
+    if documents:
+        _check_many(context, save_to, reread)
+        ask_many.ask_many(
+            model, documents, question or [], questions, out, {**given, "seed": seed}, how, dtype,
+            errors, (executor, address, workers, threads), json,
+        )  # fmt: skip
+        return
+    context = _one(context, questions, out)
+    show = Output(json, save_to)
+    if save_to is not None and save_to.is_file():
+        check_overwrite(save_to, KINDS["prefill"], [model, context])
+    asked = contexts.checked(question)
+    _check(asked, context, json)
     kept = contexts.is_saved(context)
     if kept:
         found = contexts.load(model, context, given, dtype, show)
     else:
-        found = contexts.read(model, context, questions, given, dtype, errors, save_to, show, seed)
+        found = contexts.read(model, context, asked, given, dtype, errors, save_to, show, seed)
     contexts.tell(found, before=kept)
     if save_to is not None:
         found.save(save_to)
         # Standard output is for the answers.
         (show.wrote if json else _wrote)(save_to, "the context")
-    how = {
-        "max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p,
-        "seed": seed, "reread": reread,
-    }  # fmt: skip
-    if questions:
-        answers = [_answer(found, each, how, show, len(questions) > 1) for each in questions]
+    if asked:
+        answers = [_answer(found, each, how, show, len(asked) > 1) for each in asked]
         show.result({
             "model": model, "context": context, **contexts.figures(found), "answers": answers,
         })  # fmt: skip
@@ -109,6 +125,27 @@ def ask(
 
 def _wrote(path: object, what: str) -> None:
     note(f"wrote {what} to {path}")
+
+
+def _one(context: str | None, questions: Path | None, out: Path | None) -> str:
+    from apportion.errors import InputError
+
+    if context is None:
+        raise InputError("expected --context FILE, or --documents FILES for many")
+    for name, value in (("questions", questions), ("out", out)):
+        if value is not None:
+            raise InputError(f"expected --documents with --{name}; add them, or leave it out")
+    return context
+
+
+def _check_many(context: str | None, save_to: Path | None, reread: bool) -> None:
+    from apportion.errors import InputError
+
+    given = {"context": context, "save-to": save_to, "reread": reread or None}
+    for name, value in given.items():
+        if value is not None:
+            raise InputError(f"expected no --{name} with --documents, whose questions are known "
+                             "while reading; leave it out")  # fmt: skip
 
 
 def _check(questions: list[str], context: str, json: bool) -> None:

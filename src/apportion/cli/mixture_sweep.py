@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ from apportion.cli.reading import Json
 SWEEP_EXAMPLES = (
     "apportion mixture sweep --data text/ --out runs.csv",
     "apportion mixture sweep --data text/ --out runs.csv --plan plan.csv --workers 4",
+    "apportion mixture sweep --data text/ --out runs.csv --executor ray --address auto",
 )
 
 
@@ -28,7 +29,18 @@ _Plan = Annotated[
         "default layout over three sizes and three budgets."
     ),
 ]
-_Workers = Annotated[int, typer.Option(help="Processes, one thread each.")]
+_Workers = Annotated[
+    int | None,
+    typer.Option(help="Runs at once [default: 2; on Ray as many as there is room for]."),
+]
+_Threads = Annotated[int, typer.Option(help="Threads of a run; on Ray so many CPUs are reserved.")]
+_Executor = Annotated[
+    Literal["local", "ray"], typer.Option(help="Processes of this machine, or tasks on Ray.")
+]
+_Address = Annotated[
+    str | None,
+    typer.Option(help="The Ray cluster: auto, or host:port; else one on this machine."),
+]
 _Seed = Annotated[int, typer.Option(help="Seed of the default plan.")]
 _Vocab = Annotated[int, typer.Option(help="Entries of the vocabulary to train.")]
 _Length = Annotated[int, typer.Option(help="Tokens of a training sequence.")]
@@ -54,7 +66,10 @@ def sweep(
     data: _Data,
     out: _Out,
     plan: _Plan = None,
-    workers: _Workers = 2,
+    workers: _Workers = None,
+    threads: _Threads = 1,
+    executor: _Executor = "local",
+    address: _Address = None,
     seed: _Seed = 0,
     vocab: _Vocab = 1024,
     length: _Length = 128,
@@ -71,10 +86,17 @@ def sweep(
     from apportion.mixture import read_runs
 
     with brought_by("sweep"):
+        from apportion.execution import LocalExecutor, RayExecutor
         from apportion.mixture.sweep import CorpusSettings, Recipe, SweepError
         from apportion.mixture.sweep import sweep as train
 
     show = Output(json, out)
+    if executor == "ray":
+        pool = RayExecutor(address, workers, threads)
+    elif address is not None:
+        raise InputError("expected --executor ray with --address; add it, or leave --address out")
+    else:
+        pool = LocalExecutor(2 if workers is None else workers, threads)
     settings = CorpusSettings(
         vocab=vocab,
         length=length,
@@ -86,7 +108,7 @@ def sweep(
             data,
             out,
             plan,
-            workers=workers,
+            executor=pool,
             seed=seed,
             recipe=Recipe(compile=compile_),
             settings=settings,

@@ -21,6 +21,7 @@ KINDS = {
     "report": "a page",
     "export": "a configuration",
     "prefill": "a context",
+    "ask": "answers",
 }
 _TABLES = (".csv", ".parquet", ".pq")
 _TEXTS = (".txt", ".jsonl", ".parquet")
@@ -100,6 +101,8 @@ def _kind(path: Path) -> str | None:
         return "a page"
     if not head.startswith("{"):
         return None
+    if head.startswith('{"document": '):
+        return "answers"
     try:
         value = read_json(path)
     except InputError:

@@ -26,13 +26,14 @@ from apportion.models.find import (
     windows,
 )
 from apportion.models.identity import config_of, dtype_of, fingerprint
-from apportion.models.rotary import Rotary, RotaryTable, rotate
+from apportion.models.rotary import Rotary, RotaryTable, Turns, rotate, turned, turns
 from apportion.models.routing import RoutedAttention, attention_of
 
 __all__ = [
     "Rotary",
     "RotaryTable",
     "RoutedAttention",
+    "Turns",
     "adapted",
     "arguments_of",
     "attention_of",
@@ -57,6 +58,8 @@ __all__ = [
     "save",
     "stop_ids",
     "tensor_device",
+    "turned",
+    "turns",
     "unwrap",
     "windows",
 ]

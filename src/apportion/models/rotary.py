@@ -22,6 +22,8 @@ from apportion.models.routing import RoutedAttention, attention_of
 
 # Of position and pair of numbers, float32: cosine and sine, a scale in both.
 RotaryTable = tuple[Float[Tensor, "positions pairs"], Float[Tensor, "positions pairs"]]
+# The same of position and number of a head; the sines signed.
+Turns = tuple[Float[Tensor, "positions numbers"], Float[Tensor, "positions numbers"]]
 
 
 class Rotary:
@@ -127,17 +129,35 @@ def rotate(
         table: a row for every entry.
         back: undo it.
     """
+    return turned(x, turns(table, back))
+
+
+def turns(table: RotaryTable, back: bool = False) -> Turns:
+    """What `turned` multiplies with: cosines and signed sines of whole heads.
+
+    Args:
+        table: cosines and sines of half a head.
+        back: undo the rotation.
+    """
     cos, sin = table
-    half = cos.shape[-1]
-    out = x.clone() if x.shape[-1] > 2 * half else torch.empty_like(x)
-    a, b = x[..., :half].float(), x[..., half : 2 * half].float()
     if back:
         # A model's own scale stands in both; undone, it is divided by twice.
         size = cos.square() + sin.square()
         cos, sin = cos / size, -sin / size
-    out[..., :half] = torch.addcmul(a * cos, b, sin, value=-1)
-    out[..., half : 2 * half] = torch.addcmul(b * cos, a, sin)
-    return out
+    return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+def turned(
+    x: Float[Tensor, "batch heads entries size"], by: Turns
+) -> Float[Tensor, "batch heads entries size"]:
+    """As `rotate`, with the result of `turns`, which many layers share."""
+    cos, sin = by
+    size = cos.shape[-1]
+    if x.shape[-1] > size:
+        return torch.cat([turned(x[..., :size], by), x[..., size:]], dim=-1)
+    wide = x.to(torch.float32, copy=True)
+    halves = wide.roll(size // 2, dims=-1)
+    return wide.mul_(cos).addcmul_(halves, sin).to(x.dtype)
 
 
 class _Seen(Exception):

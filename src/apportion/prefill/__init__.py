@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from apportion.prefill.documents import read_document
     from apportion.prefill.evaluation import Case, evaluate
     from apportion.prefill.loading import load_reader
+    from apportion.prefill.many import How, answer_documents
     from apportion.prefill.planning import Plan, plan
     from apportion.prefill.reader import Reader
     from apportion.prefill.scorers import SCORERS, Scorer, Scores, View
@@ -30,6 +31,7 @@ __all__ = [
     "At",
     "Case",
     "Context",
+    "How",
     "Plan",
     "ReadInterruptedError",
     "Reader",
@@ -37,6 +39,7 @@ __all__ = [
     "Scorer",
     "Scores",
     "View",
+    "answer_documents",
     "evaluate",
     "load_reader",
     "plan",
@@ -47,6 +50,7 @@ _LATER = {
     "Answer": "answer",
     "Case": "evaluation",
     "Context": "context",
+    "How": "many",
     "Plan": "planning",
     "ReadInterruptedError": "context",
     "Reader": "reader",
@@ -54,6 +58,7 @@ _LATER = {
     "Scorer": "scorers",
     "Scores": "scorers",
     "View": "scorers",
+    "answer_documents": "many",
     "evaluate": "evaluation",
     "load_reader": "loading",
     "plan": "planning",

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from apportion import models
 from apportion.errors import InputError, option
-from apportion.meter import meter_of
 from apportion.prefill.bound import check_answer
 from apportion.prefill.decode import Sampling, generate
 from apportion.prefill.rehearse import is_padded
@@ -95,17 +94,16 @@ def ask(
     check_length(reader.model, held, len(ids) + max_new_tokens)
     _check_bytes(context, len(ids), max_new_tokens, temperature > 0)
     told = _Told(reader.prompt.answer, stream) if stream and reader.prompt else None
-    device = models.tensor_device(reader.model)
-    with meter_of(device, context.held()) as meter:
-        found = generate(
-            context.engine.fork(sample),
-            ids,
-            context.tokens,
-            max_new_tokens,
-            models.stop_ids(reader.model, reader.tokenizer),
-            sampling,
-            told,
-        )
+    found = generate(
+        context.engine.fork(sample),
+        ids.to(models.tensor_device(reader.model)),
+        context.tokens,
+        max_new_tokens,
+        models.stop_ids(reader.model, reader.tokenizer),
+        sampling,
+        told,
+        context.held(),
+    )
     if told is not None:
         told.finish(found.ids)
     return Answer(
@@ -115,7 +113,7 @@ def ask(
         kept_share=context.kept_share,
         first_s=found.first_s,
         seconds=found.seconds,
-        peak_bytes=meter.peak,
+        peak_bytes=found.peak_bytes,
     )
 
 

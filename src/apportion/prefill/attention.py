@@ -57,6 +57,8 @@ class Entries:
 
     def part(self, start: int, end: int) -> Entries:
         """The entries from `start` up to `end`, as views."""
+        if start == 0 and end == len(self):
+            return self
         real = None if self.real is None else self.real[:, start:end]
         return Entries(self.keys[:, :, start:end], self.values[:, :, start:end], real)
 
@@ -112,7 +114,7 @@ def _in_parts(
 ) -> Tensor:
     rows = queries.shape[2] - sum(questions)
     text = chunk.part(0, rows)
-    parts = [_causal(queries[:, :, :rows], text, scaling)]
+    parts = [_causal(queries[:, :, :rows] if questions else queries, text, scaling)]
     start = rows
     for count in questions:
         asked = slice(start, start + count)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from apportion.errors import InputError, option
+from apportion.meter import meter_of
 from apportion.prefill.engine import Chunk, Engine
 
 
@@ -49,11 +50,13 @@ class Generated:
         ids: without the stopping token.
         first_s: seconds to the first token, the question's own reading included.
         seconds: of everything.
+        peak_bytes: most that was alive: in the question's forward, or in the last one.
     """
 
     ids: list[int] = field(default_factory=list)
     first_s: float = 0.0
     seconds: float = 0.0
+    peak_bytes: int = 0
 
 
 def generate(
@@ -64,8 +67,13 @@ def generate(
     stop: Container[int],
     sampling: Sampling,
     each: Callable[[list[int]], None] | None = None,
+    held: Sequence[Tensor] = (),
 ) -> Generated:
     """Answer a question from an engine's memory.
+
+    Of the forwards of single tokens each holds more than the one before, so the last is counted
+    and the others are not: counting takes half as long as they do. Where the answer ends before its
+    last token is known to be the last, that token is read once more to be counted.
 
     Args:
         engine: a fork, of one sample; it holds question and answer afterwards.
@@ -75,27 +83,53 @@ def generate(
         stop: ids that end it.
         sampling: how to draw.
         each: called with all ids after each token.
+        held: tensors that count as long as they are there.
     """
     out = Generated()
     generator = torch.Generator().manual_seed(sampling.seed)
     begun = time.perf_counter()
-    ids = question[None]
+    ids, counted = question[None], True
+    # The row of the token before is there while the next is read.
+    logits = torch.empty(0)
     while True:
-        logits, _ = engine.read(Chunk(ids, start, None))
+        logits = _read(engine, ids, start, [*held, logits], out if counted else None)
         start += ids.shape[1]
         token = draw(logits[0, -1], sampling, generator)
         if not out.first_s:
             out.first_s = time.perf_counter() - begun
-        if token in stop:
-            break
-        out.ids.append(token)
-        if each is not None:
-            each(out.ids)
-        if len(out.ids) >= most:
+        if token not in stop:
+            out.ids.append(token)
+            if each is not None:
+                each(out.ids)
+        if token in stop or len(out.ids) >= most:
             break
         ids = torch.tensor([[token]], device=question.device)
+        counted = len(out.ids) == most - 1
     out.seconds = time.perf_counter() - begun
+    if not counted:
+        _read(engine, ids, start, [*held, logits], out)
     return out
+
+
+def _read(
+    engine: Engine, ids: Tensor, start: int, held: Sequence[Tensor], out: Generated | None
+) -> Tensor:
+    """A forward's logits; its peak goes into `out`, if any."""
+    chunk = Chunk(ids, start, None)
+    if out is None:
+        return engine.read(chunk)[0]
+    # The list must not outlive the line: it would hold tails that longer ones follow.
+    with meter_of(ids.device, [*held, *_tails(engine)]) as meter:
+        logits, _ = engine.read(chunk)
+    out.peak_bytes = max(out.peak_bytes, meter.peak)
+    return logits
+
+
+def _tails(engine: Engine) -> Iterator[Tensor]:
+    for tail in engine.tails or ():
+        if tail is not None:
+            yield tail.keys
+            yield tail.values
 
 
 def draw(

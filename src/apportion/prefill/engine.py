@@ -26,13 +26,15 @@ from torch import Tensor, nn
 
 from apportion import models
 from apportion.errors import InputError
-from apportion.models import RotaryTable
 from apportion.prefill.attention import Entries, Rules, attend
 from apportion.prefill.checks import check_arguments, check_finite
-from apportion.prefill.memory import LayerMemory, choose, empty
+from apportion.prefill.memory import LayerMemory, choose, empty, joined_real
 from apportion.prefill.observe import view_of
 from apportion.prefill.rows import dense
 from apportion.prefill.scorers import Scorer
+
+# See `models.turns`: of all positions of a forward, and back for those of the text.
+_Turns = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Forward:
     chunk: Chunk
     base: int
     real: Bool[Tensor, "batch rows"] | None
-    tables: Mapping[str | None, RotaryTable]
+    turns: Mapping[str | None, _Turns]
     touched: bool = False  # whether a layer has remembered anything of it
     sums: dict[int, Tensor] = field(default_factory=dict)
     pending: list[Callable[[], None]] = field(default_factory=list)
@@ -78,6 +80,7 @@ class Engine:
         compressed: numbers of those without a sliding window of their own.
         torn: whether a forward has stopped halfway, so that some layers remember its chunk and
             others don't, or has put NaN into memory.
+        tails: in a fork, what each layer has read behind memory; None elsewhere.
         watch: told the number of a layer as it begins to score and evict (True), and when it has
             (False).
     """
@@ -118,7 +121,7 @@ class Engine:
         self.generator = torch.Generator().manual_seed(seed)
         self.torn = False
         self.watch: Callable[[int, bool], None] = _unwatched
-        self._tails: list[Entries | None] | None = None
+        self.tails: list[Entries | None] | None = None
         self._base = 0
         self._now: Forward | None = None
 
@@ -134,7 +137,7 @@ class Engine:
         self.check_whole()
         twin = copy.copy(self)
         twin.memory = [None if held is None else held.of(sample) for held in self.memory]
-        twin._tails = [None for _ in range(self.layers)]
+        twin.tails = [None for _ in range(self.layers)]
         twin._base = max(self.lengths())
         return twin
 
@@ -199,17 +202,20 @@ class Engine:
     def _prepared(self, chunk: Chunk) -> Forward:
         asked = [len(question) for question in chunk.questions]
         base = chunk.start
-        tables: dict[str | None, RotaryTable] = {}
+        turns: dict[str | None, _Turns] = {}
         if self.compact:
-            tail = self._tails[0] if self._tails is not None else None
+            tail = self.tails[0] if self.tails is not None else None
             base = max(self.lengths()) + (0 if tail is None else len(tail))
             # Up to the last position of the forward and no further: scalings go by it.
-            count = base + chunk.ids.shape[1] + max(asked, default=0)
-            tables = {kind: self.rotary.table(count, kind) for kind in set(self.rotary.kinds)}
+            end = base + chunk.ids.shape[1]
+            for kind in set(self.rotary.kinds):
+                cos, sin = self.rotary.table(end + max(asked, default=0), kind)
+                back = models.turns((cos[base:end], sin[base:end]), back=True)
+                turns[kind] = models.turns((cos, sin)), back
         real = chunk.real
         if real is not None and asked:
             real = torch.cat([real, real.new_ones(len(real), sum(asked))], dim=1)
-        return Forward(chunk, base, real, tables)
+        return Forward(chunk, base, real, turns)
 
     def _rows(self, chunk: Chunk, base: int) -> tuple[Tensor, Tensor]:
         """Token ids and positions of the chunk and of the questions after it."""
@@ -262,14 +268,14 @@ class Engine:
         new = Entries(key, value, forward.real)
         old, seen = self._seen(layer, new, forward)
         parts = [seen] if len(seen) else []
-        if self._tails is not None:
-            tail = self._tails[layer]
+        if self.tails is not None:
+            tail = self.tails[layer]
             parts += [] if tail is None else [tail]
             forward.touched = True
-            self._tails[layer] = new if tail is None else tail.followed(new)
+            self.tails[layer] = new if tail is None else tail.followed(new)
         out = attend(query, parts, new, rules, [len(q) for q in forward.chunk.questions])
         forward.sums[layer] = out.sum(dtype=torch.float32)
-        if self._tails is not None:
+        if self.tails is not None:
             return out.transpose(1, 2), None
 
         def evict() -> None:
@@ -283,10 +289,6 @@ class Engine:
             evict()
         return out.transpose(1, 2), None
 
-    def _table(self, layer: int, forward: Forward, start: int, end: int) -> RotaryTable:
-        cos, sin = forward.tables[self.rotary.kinds[layer]]
-        return cos[start:end], sin[start:end]
-
     def _seen(self, layer: int, new: Entries, forward: Forward) -> tuple[LayerMemory, Entries]:
         """A layer's memory, as it is held and as the chunk sees it."""
         old = self.memory[layer]
@@ -295,9 +297,9 @@ class Engine:
             old = empty(LayerMemory(new.keys, new.values, order, new.real))
         keys = dense(old.keys)
         if self.compact and self.rotary.moves[layer] and len(old):
-            end = forward.base if self._tails is None else self._base
-            table = self._table(layer, forward, end - len(old), end)
-            keys = models.rotate(keys, table)
+            end = forward.base if self.tails is None else self._base
+            (cos, sin), _ = forward.turns[self.rotary.kinds[layer]]
+            keys = models.turned(keys, (cos[end - len(old) : end], sin[end - len(old) : end]))
         real = old.real if len(old) else None
         return old, Entries(keys, dense(old.values), real)
 
@@ -325,19 +327,18 @@ class Engine:
             self.scorer, seen, new, old, fresh, query, rules, budget, self.sinks, self.generator
         )
         scores = self.scorer.score(view)
-        index = choose(scores, view.real, budget, self.sinks)
+        index = choose(scores, joined_real(old, fresh), budget, self.sinks)
         kept = old.chosen(fresh, index)
         sums = {name: x.gather(2, index) for name, x in scores.carried.items()}
         self.memory[layer] = replace(kept, carried=sums).packed(self.store)
-        retained = float((index < len(old)).float().mean()) if index.shape[2] else 0.0
-        forward.retained[layer] = retained
+        held = int((index < len(old)).sum())
+        forward.retained[layer] = held / max(1, index.numel())
 
     def _fresh(self, layer: int, text: Entries, forward: Forward) -> LayerMemory:
         """The chunk as memory holds entries: unrotated."""
         keys = text.keys
         if self.compact and self.rotary.moves[layer]:
-            end = forward.base + len(text)
-            keys = models.rotate(keys, self._table(layer, forward, forward.base, end), back=True)
+            keys = models.turned(keys, forward.turns[self.rotary.kinds[layer]][1])
         start = forward.chunk.start
         order = torch.arange(start, start + len(text), dtype=torch.int32, device=keys.device)
         shape = keys.shape[:3]

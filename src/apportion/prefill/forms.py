@@ -76,8 +76,7 @@ class Sizes:
             entries = self.held + n
             half = min(self.budget // 2, entries)
             asked = layout.questions if scorer.asks else 0
-            piece = min(base.PIECE, entries) if observing or asked else 0
-            found += [half, min(scorer.window, half), observing, piece]
+            found += [half, min(scorer.window, half), observing]
             found += _block(observing, entries, layout.heads)
             found += _block(asked, entries, layout.heads)
         if layout.capped:
@@ -89,10 +88,10 @@ class Sizes:
 
 
 def _block(rows: int, entries: int, heads: int) -> list[int]:
-    """Rows, probabilities and a piece's share of a scorer's block."""
+    """Rows and probabilities of a scorer's block."""
     if rows and entries_filled(rows, heads, base.BLOCK) <= FAR:
         rows = min(rows, base.block_rows(heads, entries))
-    return [rows, rows * entries, rows * min(base.PIECE, entries)]
+    return [rows, rows * entries]
 
 
 def entries_filled(rows: int, heads: int, block: int) -> int:

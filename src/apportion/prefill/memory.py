@@ -13,7 +13,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from apportion.prefill.rows import PACKINGS, Eight, Rows, dense, of_samples, pick, tensors
+from apportion.prefill.rows import (
+    PACKINGS,
+    Eight,
+    Lines,
+    Rows,
+    dense,
+    of_samples,
+    pick,
+    tensors,
+)
 from apportion.prefill.scorers import Scores
 
 
@@ -84,16 +93,16 @@ class LayerMemory:
     def chosen(self, new: LayerMemory, index: Int[Tensor, "batch keyheads kept"]) -> LayerMemory:
         """Some of these entries and of others that come after them.
 
-        Without joining them first: only what is kept is copied. Rows in 8 bits stay as they are,
-        and new ones become such. The sums are the scorer's to say.
+        Rows in 8 bits stay as they are, and new ones become such. The sums are the scorer's to say.
         """
         real = joined_real(self, new)
         if real is not None:
             real = simplified(real.gather(1, index[:, 0]))
+        lines = Lines(index, len(self) + len(new))
         return LayerMemory(
-            pick(self.keys, dense(new.keys), index),
-            pick(self.values, dense(new.values), index),
-            torch.cat([self.order, new.order], dim=2).gather(2, index),
+            pick(self.keys, dense(new.keys), lines),
+            pick(self.values, dense(new.values), lines),
+            lines.of(self.order, new.order),
             real,
         )
 
@@ -132,7 +141,7 @@ def simplified(real: Bool[Tensor, "batch entries"]) -> Bool[Tensor, "batch entri
 
 def choose(
     scores: Scores,
-    real: Bool[Tensor, "batch entries"],
+    real: Bool[Tensor, "batch entries"] | None,
     budget: int,
     sinks: int,
 ) -> Int[Tensor, "batch keyheads kept"]:
@@ -141,20 +150,28 @@ def choose(
     The first `sinks` real entries always are; of the others the `budget` that the scorer keeps by
     force or scores highest, the latest of equals: pools make many. Where a sample has fewer real
     entries, padding fills up, in front.
+
+    Args:
+        scores: of the scorer.
+        real: False for padding, which stands in front; None: none.
+        budget: how many are kept beside the sinks.
+        sinks: how many of the first real entries are kept whatever their scores.
     """
     worth = scores.values
-    if scores.keep is not None:
-        worth = worth.masked_fill(scores.keep, torch.finfo(worth.dtype).max)
-    first = real & (real.cumsum(dim=1) <= sinks)
-    worth = worth.masked_fill(first[:, None], float("inf"))
-    # NaN is told at the end of the forward, with the layer that it comes from.
-    worth = worth.masked_fill(~real[:, None] | worth.isnan(), float("-inf"))
-    count = min(worth.shape[2], sinks + budget)
+    entries = worth.shape[2]
+    count = min(entries, sinks + budget)
     if not count:
         return torch.empty(*worth.shape[:2], 0, dtype=torch.int64, device=worth.device)
-    # Which of equals the top ones are is up to the kernel, and differs with the shape.
-    least = worth.topk(count, dim=2, sorted=False).values.amin(dim=2, keepdim=True)
-    above, equal = worth > least, worth == least
-    after = equal.flip(2).cumsum(dim=2, dtype=torch.int32).flip(2)
-    kept = above | (equal & (after <= count - above.sum(dim=2, keepdim=True)))
-    return kept.nonzero()[:, 2].view(*worth.shape[:2], count)
+    if scores.keep is not None:
+        worth = worth.masked_fill(scores.keep, torch.finfo(worth.dtype).max)
+    # NaN is told at the end of the forward, with the layer that it comes from.
+    worth = worth.nan_to_num(float("-inf"), float("inf"), float("-inf"))
+    if real is None:
+        worth[:, :, :sinks] = float("inf")
+    else:
+        first = real & (real.cumsum(dim=1) <= sinks)
+        worth.masked_fill_(first[:, None], float("inf"))
+        worth.masked_fill_(~real[:, None], float("-inf"))
+    # Stable, from the end: the latest of equals, which on other ways depends on the kernel.
+    order = worth.flip(2).sort(dim=2, descending=True, stable=True).indices
+    return (entries - 1 - order[:, :, :count]).sort(dim=2).values

@@ -204,8 +204,6 @@ class Points:
         if not way.fork:
             rows = scorer.window if scorer.observes == "window" else 0
             asked = self._asked if scorer.asks else 0
-            if rows or asked or scorer.observes == "chunk":
-                found.append((0, base.PIECE))
             if rows <= _WIDEST:
                 found.append((rows, 0))
             for each in (rows, asked):

@@ -98,28 +98,33 @@ def of_samples(x: Rows, samples: slice) -> Rows:
     return x.of(samples) if isinstance(x, Eight) else x[samples]
 
 
-def pick(old: Rows, new: Tensor, index: Int[Tensor, "batch keyheads kept"]) -> Rows:
-    """Rows of `old`, then `new`, at some places; what is in 8 bits stays as it is."""
+class Lines:
+    """Places of entries, head by head, as lines of one long table: whole rows are copied at once.
+
+    Looking numbers up one by one takes several times as long.
+    """
+
+    def __init__(self, index: Int[Tensor, "batch keyheads kept"], entries: int) -> None:
+        """Lines of `index` in tables (batch, key heads, entries, ...)."""
+        batch, heads, _ = index.shape
+        first = torch.arange(0, batch * heads * entries, entries, device=index.device)
+        self._lines = (index + first.view(batch, heads, 1)).flatten()
+        self._shape = index.shape
+
+    def of(self, old: Tensor, new: Tensor) -> Tensor:
+        """Those rows of `old`, then `new`, joined along dimension 2."""
+        both = torch.cat([old, new], dim=2) if old.shape[2] else new.contiguous()
+        found = both.flatten(0, 2).index_select(0, self._lines)
+        return found.unflatten(0, self._shape)
+
+
+def pick(old: Rows, new: Tensor, lines: Lines) -> Rows:
+    """Some rows of `old`, then `new`; what is in 8 bits stays as it is."""
     if not isinstance(old, Eight):
-        return _pick(old, new, index)
+        return lines.of(old, new)
     fresh = eight(new, old.factor)
-    codes = _pick(old.codes, fresh.codes, index)
-    return Eight(codes, _pick(old.scale, fresh.scale, index), old.factor, old.dtype)
-
-
-def _pick(old: Tensor, new: Tensor, index: Tensor) -> Tensor:
-    """Along dimension 2, without joining the two first."""
-    held = old.shape[2]
-    if not held:
-        return new.gather(2, _wide(index, new))
-    found = new.gather(2, _wide((index - held).clamp_(min=0), new))
-    from_old = old.gather(2, _wide(index.clamp(max=held - 1), old))
-    return torch.where((index < held)[..., None], from_old, found)
-
-
-def _wide(index: Tensor, like: Tensor) -> Tensor:
-    # A view: numbers of its own would take eight bytes for each of a key's.
-    return index[..., None].expand(*index.shape, like.shape[3])
+    codes = lines.of(old.codes, fresh.codes)
+    return Eight(codes, lines.of(old.scale, fresh.scale), old.factor, old.dtype)
 
 
 Packing = Callable[[Tensor], Rows]

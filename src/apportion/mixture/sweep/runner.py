@@ -14,11 +14,11 @@ import torch
 
 from apportion.budget import counted
 from apportion.errors import InputError
+from apportion.execution import Executor, LocalExecutor
 from apportion.files import check_writable
 from apportion.mixture.sweep import table
 from apportion.mixture.sweep.corpus import Corpus, CorpusSettings, load_corpus, prepare_corpus
 from apportion.mixture.sweep.display import Display
-from apportion.mixture.sweep.executor import Executor, LocalExecutor
 from apportion.mixture.sweep.order import check_supply, run_blocks, training_blocks
 from apportion.mixture.sweep.plan import (
     PlannedRun,
@@ -106,7 +106,7 @@ def sweep(
         columns = _columns(corpus)
         table.repair(out)
         done = table.finished(out, columns)
-        jobs = [Job(run, str(folder), recipe) for run in runs if run.run not in done]
+        jobs = [Job(run, str(folder.resolve()), recipe) for run in runs if run.run not in done]
         failed: list[str] = []
         with Display(jobs, len(runs) - len(jobs), corpus.settings, shown=progress) as display:
             for outcome in pool.run(carry_out, jobs, progress=display.hear, lost=display.lost):

@@ -107,15 +107,13 @@ def say(reader: Reader, held: Held, question: Int[Tensor, " tokens"], most: int)
         question: token ids, the opening of the answer among them.
         most: tokens of the answer.
     """
-    device = models.tensor_device(reader.model)
-    with meter_of(device) as meter:
-        found = generate(
-            held.engine.fork(0),
-            question.to(device),
-            held.tokens,
-            most,
-            models.stop_ids(reader.model, reader.tokenizer),
-            Sampling(),
-        )
+    found = generate(
+        held.engine.fork(0),
+        question.to(models.tensor_device(reader.model)),
+        held.tokens,
+        most,
+        models.stop_ids(reader.model, reader.tokenizer),
+        Sampling(),
+    )
     text = reader.with_prompt().answer(found.ids)
-    return Said(text, held.engine.bytes() + meter.peak, found.seconds)
+    return Said(text, held.engine.bytes() + found.peak_bytes, found.seconds)

@@ -5,7 +5,7 @@ entry is worth keeping, for each key head. Larger means more. Who is kept is dec
 who knows how many; sinks it always keeps and padding it never does, whatever their scores.
 
 Attention is calculated again from the queries that a scorer needs, a few rows at a time, so that
-never more than `BLOCK` probabilities exist at once, and as many scores that they come from.
+never more than `BLOCK` probabilities exist at once; they take the place of their scores.
 Refused: taking the model's own attention, which would forbid fused attention and hold a square.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
@@ -23,18 +24,16 @@ from torch.nn import functional
 
 from apportion.errors import InputError
 
-BLOCK = 2**20
+BLOCK = 2**21
 """Probabilities in a block, over all heads and samples; one row of queries where that is more."""
-
-PIECE = 512
-"""Entries whose keys are widened to float32 at once."""
 
 Observes = Literal["none", "window", "chunk"]
 
 
 @dataclass(frozen=True)
 class View:
-    """One layer at one step, after the step's own attention.
+    """One layer at one step, after the step's own attention; entries in the order of the text,
+    padding before all.
 
     Attributes:
         queries: rows of the chunk that observe, rotated, heads that share a key head together; None
@@ -72,6 +71,11 @@ class View:
     def chunk(self) -> int:
         """Rows of the chunk."""
         return self.keys.shape[2] - self.memory
+
+    @cached_property
+    def padded(self) -> bool:
+        """Whether any entry is padding."""
+        return not bool(self.real.all())
 
 
 @dataclass(frozen=True)
@@ -129,19 +133,16 @@ def attention_blocks(
         Probabilities; all zero in a row that is padding itself or sees nothing.
     """
     batch, heads, group, rows, _ = queries.shape
-    entries = view.keys.shape[2]
-    step = block_rows(batch * heads * group, entries)
-    # The chunk's row at which an entry comes into sight; old memory always is.
-    enters = torch.arange(entries, device=view.keys.device) - view.memory
-    awake = asking(view, rows, first_row)
+    step = block_rows(batch * heads * group, view.keys.shape[2])
+    awake = asking(view, rows, first_row) if view.padded else None
     for start in range(0, rows, step):
         end = min(start + step, rows)
-        at = torch.arange(first_row + start, first_row + end, device=enters.device)
         # Nothing of a block is held here while it is looked at, or when the next one is made.
         yield _attention(
             view,
             queries[:, :, :, start:end],
-            view.real[:, None, :] & (enters <= at[:, None]) & awake[:, start:end, None],
+            first_row + start,
+            None if awake is None else awake[:, start:end],
         )
 
 
@@ -158,17 +159,25 @@ def block_rows(heads: int, entries: int) -> int:
 def _attention(
     view: View,
     queries: Float[Tensor, "batch keyheads group block size"],
-    sees: Bool[Tensor, "batch block entries"],
+    first_row: int,
+    awake: Bool[Tensor, "batch block"] | None,
 ) -> Float[Tensor, "batch keyheads group block entries"]:
+    """Attention of a block whose first row is `first_row`; `awake` where something is padded."""
     scores = _scores(view, queries)
-    padded = not bool(view.real.all())
-    if padded:  # which may hold anything
+    rows, entries = queries.shape[3], view.keys.shape[2]
+    if awake is not None:  # padding may hold anything
         scores.nan_to_num_()
-    # Added: filling under a mask that all heads share takes twenty times as long.
-    scores.add_(torch.where(sees, 0.0, float("-inf"))[:, None, None])
-    attention = torch.softmax(scores, dim=-1)
+        sees = view.real[:, None, :] & awake[:, :, None]
+        # Added: filling under a mask that all heads share takes twenty times as long.
+        scores.add_(torch.where(sees, 0.0, float("-inf"))[:, None, None])
+    # Old memory, and of the chunk what stands before the block, all of its rows see.
+    hidden = view.memory + first_row + 1
+    if hidden < entries:
+        after = scores.new_full((rows, entries), float("-inf"))[:, hidden:].triu_()
+        scores[..., hidden:].add_(after)
+    attention = torch.softmax(scores, dim=-1, out=scores)
     # A padded row sees nothing; its shares are zero, not NaN.
-    return attention.nan_to_num_(0.0) if padded else attention
+    return attention if awake is None else attention.nan_to_num_(0.0)
 
 
 def _scores(
@@ -177,10 +186,7 @@ def _scores(
     batch, heads, group, block, size = queries.shape
     entries = view.keys.shape[2]
     q = queries.to(torch.float32).reshape(batch, heads, group * block, size) * view.scaling
-    scores = torch.empty(batch, heads, group * block, entries, device=q.device)
-    for start in range(0, entries, PIECE):
-        piece = slice(start, min(start + PIECE, entries))
-        scores[..., piece] = q @ view.keys[:, :, piece].to(torch.float32).transpose(2, 3)
+    scores = q @ view.keys.to(torch.float32).transpose(2, 3)
     if view.softcap > 0:
         scores.div_(view.softcap).tanh_().mul_(view.softcap)
     return scores.view(batch, heads, group, block, entries)
@@ -225,7 +231,10 @@ def seen_by(view: View, rows: int, first_row: int) -> Float[Tensor, "batch entri
 
 def newest(view: View, count: int) -> Bool[Tensor, "batch keyheads entries"]:
     """The last `count` real entries in the text."""
-    return _end_of(view, count, largest=True)
+    keep = torch.zeros_like(view.order, dtype=torch.bool)
+    # Padding stands before all.
+    keep[:, :, max(0, keep.shape[2] - count) :] = True
+    return keep & view.real[:, None, :] if view.padded else keep
 
 
 def recent(view: View, window: int) -> Bool[Tensor, "batch keyheads entries"]:
@@ -239,16 +248,12 @@ def recent(view: View, window: int) -> Bool[Tensor, "batch keyheads entries"]:
 
 def sunk(view: View) -> Bool[Tensor, "batch keyheads entries"]:
     """The sinks among the entries."""
-    return _end_of(view, view.sinks, largest=False)
-
-
-def _end_of(view: View, count: int, largest: bool) -> Bool[Tensor, "batch keyheads entries"]:
-    bound = torch.iinfo(view.order.dtype)
-    last = bound.min if largest else bound.max
-    real = view.real[:, None, :]
-    order = view.order.masked_fill(~real, last)
-    found = order.topk(min(count, order.shape[2]), dim=2, largest=largest).indices
-    return torch.zeros_like(order, dtype=torch.bool).scatter_(2, found, True) & real
+    if view.padded:
+        first = view.real & (view.real.cumsum(dim=1) <= view.sinks)
+        return first[:, None, :].expand(view.order.shape)
+    found = torch.zeros_like(view.order, dtype=torch.bool)
+    found[:, :, : view.sinks] = True
+    return found
 
 
 @dataclass(frozen=True)
@@ -282,17 +287,16 @@ class Pooling:
         """The pooled scores; sinks and padding keep theirs."""
         if self.width == 1:
             return scores
-        pooled = view.real[:, None, :] & ~sunk(view)
-        bound = torch.iinfo(view.order.dtype).min
-        # In the order of the text, what is not pooled before everything.
-        turn = view.order.masked_fill(~pooled, bound).argsort(dim=2, stable=True)
-        x, inside = scores.gather(2, turn), pooled.gather(2, turn)
+        # Padding and sinks stand before all others, whose neighbours are those in the text.
+        outside = sunk(view) | ~view.real[:, None, :] if view.padded else sunk(view)
         side = self.width // 2
         if self.kind == "max":
-            y = functional.max_pool1d(
-                x.masked_fill(~inside, float("-inf")), self.width, stride=1, padding=side
+            pooled = functional.max_pool1d(
+                scores.masked_fill(outside, float("-inf")), self.width, stride=1, padding=side
             )
         else:
-            y = functional.avg_pool1d(x * inside, self.width, 1, side)
-            y = y / functional.avg_pool1d(inside.to(x.dtype), self.width, 1, side)
-        return torch.empty_like(x).scatter_(2, turn, torch.where(inside, y, x))
+            given = scores.masked_fill(outside, 0.0)
+            pooled = functional.avg_pool1d(given, self.width, 1, side)
+            inside = (~outside).to(scores.dtype)
+            pooled = pooled / functional.avg_pool1d(inside, self.width, 1, side)
+        return torch.where(outside, scores, pooled)

@@ -14,7 +14,7 @@ import pytest
 
 import sweeptasks
 from apportion.errors import InputError
-from apportion.mixture.sweep.executor import LocalExecutor, Outcome
+from apportion.execution import LocalExecutor, Outcome
 
 
 def results(jobs: list[Any], task: Any, workers: int = 2, **heard: Callable[..., None]) -> dict:
@@ -73,7 +73,7 @@ def test_workers_end_when_the_parent_is_killed(tmp_path: Path) -> None:
             import sys
             sys.path.insert(0, sys.argv[1])
             import sweeptasks
-            from apportion.mixture.sweep.executor import LocalExecutor
+            from apportion.execution import LocalExecutor
 
             if __name__ == "__main__":
                 told = lambda job, value: print(value, flush=True)

@@ -1,14 +1,9 @@
-"""Where runs are carried out: an interface, and local processes behind it.
+"""Jobs in processes of this machine.
 
-An executor takes a task (a module-level function) and jobs (plain values), and
-yields one ``Outcome`` per job as soon as it is finished, in whatever order. A lost
-worker is named with the job it had and its exit code, and that job is tried once
-more; a task that raises is not tried again, because a run is deterministic.
-
-Local workers are spawned, not forked (torch's threads do not survive a fork), keep
-one thread each, and stay alive between jobs so that compiled steps are reused. They
-ignore Ctrl-C, which the parent answers by ending them, and they end by themselves
-when the parent is gone, also after kill -9.
+Workers are spawned, not forked (torch's threads do not survive a fork), keep one thread each unless
+told otherwise, and stay alive between jobs so that what one has compiled or loaded is reused. They
+ignore Ctrl-C, which the parent answers by ending them, and they end by themselves when the parent
+is gone, also after kill -9.
 """
 
 from __future__ import annotations
@@ -17,8 +12,6 @@ import multiprocessing as mp
 import os
 import signal
 import threading
-import traceback
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,43 +21,10 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from apportion.errors import InputError, option
+from apportion.execution.base import ATTEMPTS, Executor, Outcome, Task, attempt
 
-Task = Callable[[Any, Callable[[Any], None]], Any]
-"""A task gets its job and a function that passes progress to the parent; returns the result."""
-
-ATTEMPTS = 2
 GRACE = 5.0
 """Seconds a worker has to leave before it is killed."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """End of one job: ``result``, or ``error`` in words; ``attempts`` it took."""
-
-    job: Any
-    result: Any = None
-    error: str | None = None
-    attempts: int = 1
-
-
-class Executor(ABC):
-    """Carries out jobs and yields their outcomes as they finish."""
-
-    @abstractmethod
-    def run(
-        self,
-        task: Task,
-        jobs: Sequence[Any],
-        *,
-        progress: Callable[[Any, Any], None] | None = None,
-        lost: Callable[[Any, int | None], None] | None = None,
-    ) -> Iterator[Outcome]:
-        """Carry out ``jobs``; every job yields exactly one outcome.
-
-        ``progress(job, value)`` hears what the task reports; ``lost(job, exit code)`` hears
-        of a worker that died before the job is tried again. Closing the iterator ends the
-        jobs in flight.
-        """
 
 
 @dataclass
@@ -202,12 +162,7 @@ def _serve(pipe: Any, task: Task, threads: int) -> None:
             job = pipe.recv()
         except (EOFError, ConnectionError):
             return
-        try:
-            answer = ("done", task(job, lambda value: pipe.send(("progress", value))))
-        except Exception as error:
-            detail = traceback.format_exc(limit=-3)
-            answer = ("failed", f"{type(error).__name__}: {error}\n{detail}")
-        pipe.send(answer)
+        pipe.send(attempt(task, job, lambda value: pipe.send(("progress", value))))
 
 
 def _end_with_parent() -> None:
