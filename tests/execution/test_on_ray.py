@@ -40,6 +40,8 @@ def cluster() -> Iterator[Cluster]:
     for _ in range(2):
         made.add_node(num_cpus=1)
     made.wait_for_nodes()
+    # Connected once; an executor stays with the connection that there is.
+    ray.init(made.address, log_to_driver=False)
     yield made
     ray.shutdown()
     made.shutdown()
@@ -116,8 +118,6 @@ def test_what_no_node_can_do_and_no_cluster_are_refused(cluster: Cluster) -> Non
         list(RayExecutor(cluster.address, threads=2).run(sweeptasks.square, [1]))
     with pytest.raises(InputError, match="workers"):
         RayExecutor(workers=0)
-    with pytest.raises(InputError, match="could not reach it"):
-        list(RayExecutor("127.0.0.1:1").run(sweeptasks.square, [1]))
 
 
 # A driver of its own, which is killed.
@@ -194,3 +194,15 @@ def test_a_sweep_survives_its_worker_and_its_driver(cluster: Cluster, tmp_path: 
     wait_for(lambda: not workers())
     sweep(home / "text", out, PLAN, executor=RayExecutor(cluster.address), **more)
     pd.testing.assert_frame_equal(rows(out), rows(local), check_exact=True)
+
+
+def test_a_cluster_of_this_machine_is_started_and_stopped(cluster: Cluster) -> None:
+    ray.shutdown()
+    with pytest.raises(InputError, match=r"could not reach it: Connection refused"):
+        list(RayExecutor("127.0.0.1:1").run(sweeptasks.square, [1]))
+    found = list(RayExecutor(cluster.address).run(sweeptasks.square, [3]))
+    assert found[0].result[0] == 9
+    assert not ray.is_initialized()
+    found = list(RayExecutor(workers=1).run(sweeptasks.square, [4]))
+    assert found[0].result[0] == 16
+    assert not ray.is_initialized()

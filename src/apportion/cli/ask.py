@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -98,16 +98,33 @@ def ask(
             errors, (executor, address, workers, threads), json,
         )  # fmt: skip
         return
-    context = _one(context, questions, out)
+    _ask_one(
+        model, _one(context, questions, out), contexts.checked(question), given, how, save_to,
+        dtype, errors, json,
+    )  # fmt: skip
+
+
+def _ask_one(
+    model: str,
+    context: str,
+    asked: list[str],
+    given: dict[str, Any],
+    how: dict[str, Any],
+    save_to: Path | None,
+    dtype: str,
+    errors: Literal["strict", "replace"],
+    json: bool,
+) -> None:
+    """Read one context, or take up one that was kept, and answer."""
     show = Output(json, save_to)
     if save_to is not None and save_to.is_file():
         check_overwrite(save_to, KINDS["prefill"], [model, context])
-    asked = contexts.checked(question)
     _check(asked, context, json)
     kept = contexts.is_saved(context)
     if kept:
         found = contexts.load(model, context, given, dtype, show)
     else:
+        seed = how["seed"]
         found = contexts.read(model, context, asked, given, dtype, errors, save_to, show, seed)
     contexts.tell(found, before=kept)
     if save_to is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -86,17 +86,10 @@ def sweep(
     from apportion.mixture import read_runs
 
     with brought_by("sweep"):
-        from apportion.execution import LocalExecutor, RayExecutor
         from apportion.mixture.sweep import CorpusSettings, Recipe, SweepError
         from apportion.mixture.sweep import sweep as train
 
     show = Output(json, out)
-    if executor == "ray":
-        pool = RayExecutor(address, workers, threads)
-    elif address is not None:
-        raise InputError("expected --executor ray with --address; add it, or leave --address out")
-    else:
-        pool = LocalExecutor(2 if workers is None else workers, threads)
     settings = CorpusSettings(
         vocab=vocab,
         length=length,
@@ -108,7 +101,7 @@ def sweep(
             data,
             out,
             plan,
-            executor=pool,
+            executor=_pool(executor, address, workers, threads),
             seed=seed,
             recipe=Recipe(compile=compile_),
             settings=settings,
@@ -124,3 +117,14 @@ def sweep(
     show.text(runs)
     show.wrote(path, counted(len(runs), "run"))
     show.result({"runs": runs.to_frame()})
+
+
+def _pool(kind: str, address: str | None, workers: int | None, threads: int) -> Any:
+    from apportion.errors import InputError
+    from apportion.execution import LocalExecutor, RayExecutor
+
+    if kind == "ray":
+        return RayExecutor(address, workers, threads)
+    if address is not None:
+        raise InputError("expected --executor ray with --address; add it, or leave --address out")
+    return LocalExecutor(2 if workers is None else workers, threads)

@@ -13,6 +13,7 @@ would outlive a driver that was killed.
 from __future__ import annotations
 
 import os
+import socket
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -114,11 +115,15 @@ class RayExecutor(Executor):
             return
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         own: dict[str, Any] = {}
-        if self.address is None:
+        if self.address is not None:
+            _check_reach(self.address)
+        else:
             count = (self.workers or 1) * self.threads
             own = {"num_cpus": max(count, os.cpu_count() or 1), "include_dashboard": False}
         try:
-            ray.init(address=self.address, log_to_driver=False, logging_level="warning", **own)
+            # Not the cluster that the environment names, unless it was asked for.
+            where = self.address or "local"
+            ray.init(address=where, log_to_driver=False, logging_level="warning", **own)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise InputError(
                 f"expected a Ray cluster at {self.address or 'this machine'}, could not reach it: "
@@ -128,6 +133,20 @@ class RayExecutor(Executor):
             yield
         finally:
             ray.shutdown()
+
+
+def _check_reach(address: str) -> None:
+    """Whether anybody listens there; Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise InputError(
+            f"expected a Ray cluster at {address}, could not reach it: {error.strerror or error}; "
+            f"start one with `ray start --head`, or leave {option('address')} out"
+        ) from error
 
 
 def _room(node: dict[str, float], threads: int, gpus: float) -> int:
