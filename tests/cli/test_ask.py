@@ -48,6 +48,9 @@ def model(here, saved_model):
     (here / "model").symlink_to(saved_model)
     (here / "book.txt").write_text(BOOK)
     (here / "log.txt").write_text(BOOK)
+    (here / "papers").mkdir()
+    (here / "papers" / "one.txt").write_text(BOOK)
+    (here / "q.jsonl").write_text('{"question": "who jumps?"}\n')
     (here / "manual.html").write_text(f"<html><script>x</script><pre>{BOOK}</pre></html>")
     return here / "model"
 
@@ -86,7 +89,10 @@ def test_help_has_its_options_with_defaults_and_examples(apportion, name, exampl
     options = (
         "context question budget store memory chunk schedule chunks scorer positions dtype errors"
     )
-    more = {"ask": "max-new-tokens temperature top-p seed reread save-to", "prefill": "out seed"}
+    more = {
+        "ask": "max-new-tokens temperature top-p seed reread save-to documents questions executor",
+        "prefill": "out seed",
+    }
     for option in f"{options} {more[name]} json".split():
         assert f"--{option}" in told
     for default in ("2048", "1024", "linear", "decremental", "compact", "auto"):

@@ -18,7 +18,7 @@ EXAMPLES = (
     "apportion ask model/ --context book.txt --memory 1k --temperature 0.7 --top-p 0.9",
     "apportion ask model/ --context book.safetensors --question 'Who wrote it?' --reread",
     "apportion ask model/ --context - --question 'What failed?' --json < log.txt",
-    "apportion ask model/ --documents 'papers/*.pdf' --questions q.jsonl -o answers.jsonl",
+    "apportion ask model/ --documents 'papers/*.txt' --questions q.jsonl -o answers.jsonl",
 )
 
 ANSWERING = "How it is answered"

@@ -50,11 +50,13 @@ class Journal:
                 "other documents, questions or options; repeat that call, or remove the file"
             )
         self.entries = {int(line["number"]): line for line in whole[1:]}
-        self._append([] if whole else [head])
+        # Written with the first entry: a call that fails before binds no other.
+        self._head = [] if whole else [head]
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Write one down; `number` says which."""
-        self._append([entry])
+        self._append([*self._head, entry])
+        self._head = []
         self.entries[int(entry["number"])] = dict(entry)
 
     def close(self) -> None:
