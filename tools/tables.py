@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "benchmarks"))
+sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "tools")]
 
 from tables_prefill import tables as of_reading  # noqa: E402 - from here
 

@@ -26,7 +26,7 @@ def unmetered() -> Generator[None]:
         return nullcontext(SimpleNamespace(peak=0))
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("context", "answer"):
+        for module in ("context", "decode"):
             patch.setattr(f"apportion.prefill.{module}.meter_of", nothing)
         yield
 

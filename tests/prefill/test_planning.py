@@ -96,7 +96,8 @@ def test_batch_and_questions_count():
     one = plan(model(), TOKENS, memory=80, chunk=50, rounds=1).best
     two = plan(model(), TOKENS, memory=80, chunk=50, batch=2, rounds=1).best
     assert two.memory_bytes == 2 * one.memory_bytes
-    assert 1.9 * one.peak_bytes < two.peak_bytes < 2 * one.peak_bytes
+    # A block of scores is as large for two.
+    assert 1.6 * one.peak_bytes < two.peak_bytes < 2 * one.peak_bytes
     asked = plan(model(), TOKENS, memory=80, chunk=50, questions=(30, 20), rounds=1)
     each = next(o for o in asked.options if (o.schedule, o.chunks, o.evict) == WAY)
     questions = [torch.arange(3, 33), torch.arange(3, 23)]

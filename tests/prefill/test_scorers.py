@@ -170,6 +170,22 @@ def test_scores(case, softcap, block, monkeypatch):
     assert compared > 150
 
 
+@pytest.mark.parametrize("case", ["h2o", "query", "snapkv", "tova"])
+def test_scores_in_bfloat16_are_near(case):
+    make, reference = CASES[case]
+    source = text(dtype=torch.bfloat16)
+    steps = read(make(), source)
+    for t, step in enumerate(steps):
+        assert step.scores.values.dtype == torch.float32
+        for b in range(2):
+            for h in range(HEADS):
+                expected = reference(steps[: t + 1], source, b, h)
+                for j, p in enumerate(step.positions[b, h].tolist()):
+                    if p >= source.padding[b]:
+                        found = float(step.scores.values[b, h, j])
+                        assert found == pytest.approx(expected[p], rel=0.05, abs=0.01)
+
+
 def forced(step: Step, b: int, h: int) -> list[int]:
     assert step.scores.keep is not None
     return sorted(step.positions[b, h][step.scores.keep[b, h]].tolist())

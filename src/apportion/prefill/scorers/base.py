@@ -185,8 +185,12 @@ def _scores(
 ) -> Float[Tensor, "batch keyheads group block entries"]:
     batch, heads, group, block, size = queries.shape
     entries = view.keys.shape[2]
-    q = queries.to(torch.float32).reshape(batch, heads, group * block, size) * view.scaling
-    scores = q @ view.keys.to(torch.float32).transpose(2, 3)
+    # In bfloat16 the products of it are three times as fast, and as near as the model's own eager
+    # attention; float16 could overflow.
+    narrow = torch.bfloat16 if view.keys.dtype == torch.bfloat16 else torch.float32
+    q = (queries.to(torch.float32) * view.scaling).to(narrow)
+    q = q.reshape(batch, heads, group * block, size)
+    scores = (q @ view.keys.to(narrow).transpose(2, 3)).to(torch.float32)
     if view.softcap > 0:
         scores.div_(view.softcap).tanh_().mul_(view.softcap)
     return scores.view(batch, heads, group, block, entries)
@@ -231,10 +235,12 @@ def seen_by(view: View, rows: int, first_row: int) -> Float[Tensor, "batch entri
 
 def newest(view: View, count: int) -> Bool[Tensor, "batch keyheads entries"]:
     """The last `count` real entries in the text."""
+    if view.padded:
+        behind = view.real.flip(1).cumsum(dim=1).flip(1)
+        return (view.real & (behind <= count))[:, None, :].expand(view.order.shape)
     keep = torch.zeros_like(view.order, dtype=torch.bool)
-    # Padding stands before all.
     keep[:, :, max(0, keep.shape[2] - count) :] = True
-    return keep & view.real[:, None, :] if view.padded else keep
+    return keep
 
 
 def recent(view: View, window: int) -> Bool[Tensor, "batch keyheads entries"]:
