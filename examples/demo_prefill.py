@@ -24,6 +24,7 @@ from apportion import models
 from apportion import prefill as pf
 from apportion.budget import format_bytes
 from apportion.meter import LiveStorages
+from apportion.prefill.loading import quick_dtype
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 
@@ -33,20 +34,6 @@ TOKENS, PLAIN, MEMORY, CHUNK = 16_000, 8_000, 1_000, 1_000
 QUESTION = "Which PEP added type hints to Python?"
 ANSWER = "484"
 WIDTH = 100
-
-
-def faster_dtype() -> torch.dtype:
-    """bfloat16 where the processor multiplies it faster; many don't."""
-    x = torch.randn(768, 768)
-    taken = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        a = x.to(dtype)
-        a @ a
-        start = time.perf_counter()
-        for _ in range(10):
-            a @ a
-        taken[dtype] = time.perf_counter() - start
-    return min(taken, key=lambda dtype: taken[dtype])
 
 
 @torch.no_grad()
@@ -63,7 +50,7 @@ def plain(model: Any, ids: torch.Tensor) -> dict[str, Any]:
 def main() -> dict[str, dict[str, Any]]:
     """Read, print the table, ask, and give what was found."""
     console = Console(width=WIDTH)
-    dtype = faster_dtype()
+    dtype = quick_dtype(torch.device("cpu"))
     with models.quietly():
         model, tokenizer = models.load(smollm2.folder(), dtype)
     text = "\n".join(topics[name] for name in sorted(topics))

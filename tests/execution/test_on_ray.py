@@ -102,12 +102,22 @@ def test_progress_is_heard(cluster: Cluster) -> None:
 
 
 def test_a_job_of_a_node_that_goes_is_done_on_another(cluster: Cluster) -> None:
-    doomed = cluster.add_node(num_cpus=1, resources={"doomed": 1})
+    doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     lost: list[Any] = []
-    jobs = [8.0, 8.1, 8.2]  # one for each node
-    threading.Timer(4.0, lambda: cluster.remove_node(doomed)).start()
-    found = results(cluster, jobs, sweeptasks.sleep, lost=lambda job, code: lost.append(job))
+    begun: set[Any] = set()
+
+    def told(job: Any, _: Any) -> None:
+        begun.add(job)
+        if len(begun) == 3 and not lost:
+            # All three nodes have a job now.
+            threading.Thread(target=cluster.remove_node, args=(doomed,)).start()
+
+    jobs = [8.0, 8.1, 8.2]
+    found = results(
+        cluster, jobs, sweeptasks.tell_and_sleep,
+        progress=told, lost=lambda job, code: lost.append(job),
+    )  # fmt: skip
     assert all(outcome.error is None for outcome in found.values())
     assert len(lost) == 1
     assert found[str(lost[0])].attempts == 2
