@@ -6,11 +6,12 @@ disk.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -96,6 +97,48 @@ def _beside(path: str | Path) -> Generator[tuple[int, Path]]:
             Path(temporary).unlink(missing_ok=True)
 
 
+@contextmanager
+def only_writer(path: str | Path) -> Generator[None]:
+    """Hold a lock beside `path`, so that no two processes add to one file.
+
+    Raises:
+        InputError: another one holds it, or its folder can't be written.
+    """
+    target = Path(path)
+    try:
+        handle = target.with_name(f".{target.name}.lock").open("w")
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(f"{target}: another process is writing it; wait for it") from error
+        yield
+
+
+def append_whole(path: str | Path, data: bytes) -> None:
+    """Add bytes to the end of a file, all or none of them, synced.
+
+    Raises:
+        InputError: they can't be written; what is there is kept.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            if os.write(descriptor, data) != len(data):
+                os.ftruncate(descriptor, size)
+                raise OSError(28, "the disk is full")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise InputError(
+            f"cannot add to {path}: {error.strerror or error}; what is there is kept"
+        ) from error
+
+
 def _require_file(target: Path) -> None:
     # A rename over a device would replace it, and over a folder would fail with a riddle.
     if target.exists() and not target.is_file():
@@ -166,3 +209,70 @@ def _refuse_constant(name: str) -> float:
 def _finite(text: str) -> float:
     value = float(text)
     return value if math.isfinite(value) else _refuse_constant(text)
+
+
+def json_lines(path: str | Path, wanted: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The JSON objects of a file that has one a line; empty lines are passed over.
+
+    Args:
+        path: UTF-8, with or without a byte order mark.
+        wanted: what an object should have, for messages.
+
+    Yields:
+        Where it stands ("data.jsonl, line 3"), and the object.
+
+    Raises:
+        InputError: unreadable, not UTF-8, or a line that is no JSON object, by its number.
+    """
+    try:
+        with open(path, "rb") as handle:
+            offset = 0
+            for number, raw in enumerate(handle, start=1):
+                where = f"{path}, line {number}"
+                text = utf8(raw, where, offset)
+                offset += len(raw)
+                text = text.removeprefix("\ufeff") if number == 1 else text
+                if text.strip():
+                    yield where, _json_object(text, where, wanted)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def utf8(raw: bytes, where: str, offset: int = 0) -> str:
+    """Bytes as text.
+
+    Args:
+        raw: part of a file.
+        where: the part, for messages.
+        offset: of the part in the file.
+
+    Raises:
+        InputError: they are not UTF-8; says where.
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{where}: expected UTF-8, found the byte 0x{raw[error.start]:02x} at byte offset "
+            f"{offset + error.start} of the file; convert it, for example with "
+            "iconv -f latin1 -t utf-8"
+        ) from error
+
+
+def _json_object(text: str, where: str, wanted: str) -> dict[str, Any]:
+    shown = text.strip()[:60]
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        hint = ""
+        if shown in ("[", "{") or (shown.startswith("[") and "line 1" in where):
+            hint = "; a file that is one JSON value is written one record a line: jq -c '.[]'"
+        raise InputError(
+            f"{where}, column {error.colno}: expected one JSON object with {wanted}, but "
+            f"{error.msg[:1].lower()}{error.msg[1:]}; got {shown!r}{hint}"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: expected one plain JSON object, but {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: expected a JSON object with {wanted}, got {shown!r}")
+    return value

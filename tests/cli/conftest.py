@@ -112,6 +112,22 @@ def program(here: Path) -> Callable[..., Done]:
     return call
 
 
+@pytest.fixture(scope="session")
+def saved_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of seconds with its tokenizer, in a folder."""
+    pytest.importorskip("transformers")
+    from finetune.saved import save_model
+
+    return save_model(tmp_path_factory.mktemp("models") / "model")
+
+
+@pytest.fixture
+def model(here: Path, saved_model: Path) -> Path:
+    """It, in the working folder."""
+    (here / "model").symlink_to(saved_model)
+    return here / "model"
+
+
 def words(text: str) -> str:
     """Text with every run of blanks as one."""
     return re.sub(r"\s+", " ", text)

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,7 @@ from apportion.cli import ask as ask_command
 from apportion.cli import prefill as prefill_command
 from apportion.prefill import loading
 from cli.conftest import words
-from finetune.saved import save_model, sentence, tokenizer
+from finetune.saved import sentence, tokenizer
 
 EXAMPLES = [
     pytest.param(line, id=f"{name}-{k}")
@@ -38,21 +37,16 @@ QUICK = (*READING, "--max-new-tokens", "4")
 BOOK = "\n".join(sentence(k) for k in range(5))
 
 
-@pytest.fixture(scope="module")
-def saved_model(tmp_path_factory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "model")
-
-
 @pytest.fixture
-def model(here, saved_model):
-    (here / "model").symlink_to(saved_model)
+def model(here, model):
+    """Beside it what the examples read."""
     (here / "book.txt").write_text(BOOK)
     (here / "log.txt").write_text(BOOK)
     (here / "papers").mkdir()
     (here / "papers" / "one.txt").write_text(BOOK)
     (here / "q.jsonl").write_text('{"question": "who jumps?"}\n')
     (here / "manual.html").write_text(f"<html><script>x</script><pre>{BOOK}</pre></html>")
-    return here / "model"
+    return model
 
 
 @pytest.fixture

@@ -8,14 +8,13 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from finetune.saved import save_model, sentence
+from finetune.saved import sentence
 
 QUICK = ("--memory", "24", "--chunk", "16", "--dtype", "float32", "--max-new-tokens", "3")
 
 
 @pytest.fixture
-def folder(here, tmp_path_factory):
-    save_model(here / "model")
+def folder(here, model):
     (here / "papers").mkdir()
     for number in range(3):
         text = "\n".join(sentence(k + number) for k in range(4))
@@ -31,7 +30,7 @@ def ask(apportion, *more: str):
     return apportion(*given, "-o", "answers.jsonl", *QUICK, *more)
 
 
-@pytest.mark.parametrize("executor", [(), ("--executor", "local", "--workers", "2")])
+@pytest.mark.parametrize("executor", [(), ("--workers", "2"), ("--threads", "1")])
 def test_answers_go_into_a_file_in_the_order_of_the_documents(apportion, folder, executor):
     done = ask(apportion, *executor)
     assert done.code == 0, done.err
@@ -39,7 +38,7 @@ def test_answers_go_into_a_file_in_the_order_of_the_documents(apportion, folder,
     found = [json.loads(line) for line in lines]
     assert [row["document"] for row in found] == [f"papers/{k}.txt" for k in (0, 1, 1, 2)]
     assert "4 answers, 0 documents that could not be read" in done.out
-    assert "3 of 3" in done.err
+    assert "; 0 left" in done.err
     # Once more, over the file of before.
     done = ask(apportion, "--json")
     assert done.code == 0, done.err
@@ -69,8 +68,10 @@ def test_a_bad_document_leaves_a_row_and_a_code(apportion, folder):
             ("--documents", "papers/*.txt", "-q", "a?", "-o", "papers/0.txt"),
             "it is among the documents",
         ),
-        (("--documents", "papers/*.txt", "-q", "a?", "-o", "a.jsonl", "--workers", "2"),
-         "expected --executor local or ray with --workers"),
+        (("--documents", "papers/*.txt", "-q", "a?", "-o", "a.jsonl", "--workers", "0"),
+         "expected --workers 2 or another number from 1 up"),
+        (("-c", "q.jsonl", "-q", "a?", "--workers", "2"), "expected --documents with --workers"),
+        (("-c", "q.jsonl", "-q", "a?", "--executor", "ray"), "with --executor"),
         (("--documents", "papers/*.txt", "-q", "a?", "-o", "a.jsonl", "--address", "auto"),
          "expected --executor ray with --address"),
     ],

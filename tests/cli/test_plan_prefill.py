@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 
@@ -14,20 +13,8 @@ from apportion import models
 from apportion.cli.plan_prefill import EXAMPLES
 from apportion.prefill import Reader
 from cli.conftest import words
-from finetune.saved import save_model
 
 READING = ("--tokens", "300", "--memory", "40", "--chunk", "20", "--dtype", "float32")
-
-
-@pytest.fixture(scope="module")
-def saved_model(tmp_path_factory) -> Path:
-    return save_model(tmp_path_factory.mktemp("models") / "model")
-
-
-@pytest.fixture
-def model(here, saved_model):
-    (here / "model").symlink_to(saved_model)
-    return here / "model"
 
 
 @pytest.mark.parametrize("line", EXAMPLES)

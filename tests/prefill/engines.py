@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import nullcontext
-from types import SimpleNamespace
+from collections.abc import Sequence
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -16,19 +13,6 @@ from finetune import tiny
 
 EVERYTHING = 10**6  # a budget that never evicts
 QUESTIONS = [torch.tensor([5, 60, 7]), torch.tensor([80]), torch.tensor([9, 9, 10, 11, 12])]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def unmetered() -> Generator[None]:
-    """Imported where bytes don't matter: counting them takes half of a tiny model's time."""
-
-    def nothing(device: torch.device, held: object = ()) -> object:
-        return nullcontext(SimpleNamespace(peak=0))
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("context", "decode"):
-            patch.setattr(f"apportion.prefill.{module}.meter_of", nothing)
-        yield
 
 
 def ids_of(*sizes: int, seed: int = 0) -> tuple[Tensor, Tensor | None]:

@@ -17,7 +17,8 @@ from apportion.prefill.scorers import SCORERS
 from finetune import tiny
 from fuzzing import examples
 from prefill.decoders import build
-from prefill.engines import unmetered  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("unmetered")
 
 QUESTION = torch.tensor([5, 60, 7])
 

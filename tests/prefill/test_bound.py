@@ -20,8 +20,9 @@ from apportion.prefill.reader import Reader
 from apportion.prefill.schedule import SCHEDULES
 from finetune import tiny
 from fuzzing import examples
-from prefill.probes import shared_probes  # noqa: F401
 from prefill.worded import prose, tokenizer
+
+pytestmark = pytest.mark.usefixtures("shared_probes")
 
 NEAR = 4000  # bytes that a prediction may be off by besides 5 %
 

@@ -14,7 +14,9 @@ from apportion.prefill.context import ReadInterruptedError
 from apportion.prefill.interrupt import finishing
 from apportion.prefill.reader import Reader
 from prefill.decoders import build
-from prefill.engines import ids_of, same, snapshot, unmetered  # noqa: F401
+from prefill.engines import ids_of, same, snapshot
+
+pytestmark = pytest.mark.usefixtures("unmetered")
 
 QUESTION = torch.tensor([5, 60, 7])
 

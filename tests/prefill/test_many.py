@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ pytest.importorskip("transformers")
 
 from apportion.errors import InputError
 from apportion.execution import LocalExecutor
+from apportion.files import only_writer
 from apportion.prefill import many
 from apportion.prefill.asked import find_documents, questions_of, read_questions
+from apportion.prefill.journal import Journal
 from apportion.prefill.many import How, answer_documents
 from finetune.saved import save_model, sentence
 
@@ -54,15 +57,18 @@ def test_answers_are_those_of_one_document_at_a_time(how, papers, tmp_path):
     from apportion.prefill.loading import load_reader
 
     out = tmp_path / "answers.jsonl"
-    heard: list[str] = []
+    heard: list[tuple[str, int]] = []
     found = answer_documents(
-        how, dict.fromkeys(papers, ASKED), out, each=lambda name, _: heard.append(name)
+        how,
+        dict.fromkeys(papers, ASKED),
+        out,
+        each=lambda name, _, left: heard.append((name, left)),
     )
     assert rows(out) == found
     assert [(row["document"], row["question"]) for row in found] == [
         (name, question) for name in papers for question in ASKED
     ]
-    assert heard == papers
+    assert heard == list(zip(papers, (3, 2, 1, 0), strict=True))
     reader = load_reader(how.model, "float32", **OPTIONS)
     for row in found:
         context = reader.read(Path(row["document"]).read_text(), questions=ASKED)
@@ -95,7 +101,7 @@ def test_a_bad_document_is_reported_and_read_alone_when_it_is_mended(how, papers
         Path(path).write_bytes(good)
     again: list[str] = []
     found = answer_documents(
-        how, dict.fromkeys(papers, ASKED[:1]), out, each=lambda name, _: again.append(name)
+        how, dict.fromkeys(papers, ASKED[:1]), out, each=lambda name, *_: again.append(name)
     )
     assert again == papers[1:3]
     assert all("answer" in row for row in found)
@@ -125,7 +131,7 @@ def test_a_kill_loses_what_is_in_flight_and_a_changed_document_is_read_again(
     journal.write_bytes(journal.read_bytes()[:-9])
     Path(papers[0]).write_text("\n".join(sentence(k + 9) for k in range(4)))
     again: list[str] = []
-    found = answer_documents(how, asked, out, each=lambda name, _: again.append(name))
+    found = answer_documents(how, asked, out, each=lambda name, *_: again.append(name))
     assert again == [papers[0], papers[2], papers[3]]
     assert timeless(found[1:]) == timeless(whole[1:])
     assert rows(out) == found
@@ -170,12 +176,12 @@ def test_questions_come_from_lines_and_may_name_a_document(tmp_path, papers):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "a question a line"),
-        ("who?\n", "line 1: expected JSON"),
-        ('{"question": "a"}\n[]\n', "line 2: expected a question"),
+        ("", "a JSON object a line with a question"),
+        ("who?\n", "line 1, column 1: expected one JSON object with a question"),
+        ('{"question": "a"}\n[]\n', "line 2: expected a JSON object with a question"),
         ('{"question": " "}', "line 1: expected a question"),
         ('{"question": "a", "document": 3}', "expected a path as document, got 3"),
-        ("[" * 100_000, "line 1: expected JSON"),
+        ("[" * 100_000, "line 1: expected one plain JSON object"),
         ('{"question": "\\ud800"}', "line 1: expected a question in UTF-8"),
     ],
 )
@@ -193,3 +199,38 @@ def test_documents_are_found_by_patterns(tmp_path, papers):
     assert find_documents([str(tmp_path / "papers" / "[a].txt")])[0].endswith("[a].txt")
     with pytest.raises(InputError, match="which names none"):
         find_documents([str(tmp_path / "none" / "*.txt")])
+
+
+def test_a_journal_survives_damage_at_any_byte(tmp_path):
+    path, call = tmp_path / "a.part", {"model": "m"}
+    journal = Journal(path, call)
+    for number in range(3):
+        journal.add({"number": number, "rows": [{"answer": "né\u2028\r\n"}]})
+    whole = path.read_bytes()
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        again = Journal(path, call)
+        assert list(again.entries) == list(range(max(0, whole[:end].count(b"\n") - 1)))
+        again.add({"number": 7})
+        assert list(Journal(path, call).entries) == [*list(again.entries)]
+    # Lines that no journal has: what stands behind them is not believed.
+    for line in (b"[]\n", b'{"number": "0"}\n', b"{}\n", b"\xff\n", b"[" * 99_999 + b"\n"):
+        path.write_bytes(whole + line + b'{"number": 9}\n')
+        assert list(Journal(path, call).entries) == [0, 1, 2]
+        assert path.read_bytes() == whole
+    journal.close()
+    assert not path.exists()
+
+
+def test_two_calls_never_write_one_file(how, papers, tmp_path):
+    out = tmp_path / "a.jsonl"
+    with only_writer(out), pytest.raises(InputError, match="another process is writing it"):
+        answer_documents(how, dict.fromkeys(papers, ASKED), out)
+
+
+def test_names_that_no_utf8_can_hold(how, tmp_path):
+    name = os.fsdecode(bytes(tmp_path) + b"/caf\xe9.txt")
+    Path(name).write_text(sentence(1))
+    out = tmp_path / "a.jsonl"
+    answer_documents(how, {name: ASKED[:1]}, out)
+    assert rows(out)[0]["document"] == name

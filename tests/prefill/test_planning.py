@@ -14,8 +14,9 @@ from apportion.prefill.planning import WAYS
 from apportion.prefill.probe import Probe
 from apportion.prefill.timing import Timing
 from finetune import tiny
-from prefill.probes import shared_probes  # noqa: F401
 from prefill.worded import prose, tokenizer
+
+pytestmark = pytest.mark.usefixtures("shared_probes")
 
 TOKENS = 600
 

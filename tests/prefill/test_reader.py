@@ -14,7 +14,9 @@ from apportion.prefill.source import _between_tokens
 from finetune import tiny
 from finetune.saved import TEXT, tokenizer
 from prefill.decoders import build
-from prefill.engines import ids_of, near, plain, same, snapshot, unmetered  # noqa: F401
+from prefill.engines import ids_of, near, plain, same, snapshot
+
+pytestmark = pytest.mark.usefixtures("unmetered")
 
 QUESTION = torch.tensor([5, 60, 7])
 GROWING = [name for name in sorted(SCHEDULES) if name != "adaptive"]

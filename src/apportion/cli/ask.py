@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from apportion.cli import ask_many, contexts
+from apportion.cli import ask_many, contexts, pools
 from apportion.cli.output import Output, note, number, percent
 from apportion.cli.overwrite import KINDS, check_overwrite
 
@@ -58,10 +58,10 @@ def ask(
     documents: ask_many.Documents = None,
     questions: ask_many.Questions = None,
     out: ask_many.Out = None,
-    executor: ask_many.Executor = "here",
-    address: ask_many.Address = None,
-    workers: ask_many.Workers = None,
-    threads: ask_many.Threads = None,
+    executor: pools.Kind = "local",
+    address: pools.Address = None,
+    workers: pools.Workers = None,
+    threads: pools.Threads = None,
     save_to: _SaveTo = None,
     budget: contexts.Budget = None,
     memory: contexts.Memory = None,
@@ -95,11 +95,13 @@ def ask(
         _check_many(context, save_to, reread)
         ask_many.ask_many(
             model, documents, question or [], questions, out, {**given, "seed": seed}, how, dtype,
-            errors, (executor, address, workers, threads), json,
+            errors, pools.executor_of(executor, address, workers, threads, stay=True), json,
         )  # fmt: skip
         return
+    many = {"questions": questions, "out": out, "address": address, "workers": workers,
+            "threads": threads, "executor": None if executor == "local" else executor}  # fmt: skip
     _ask_one(
-        model, _one(context, questions, out), contexts.checked(question), given, how, save_to,
+        model, _one(context, many), contexts.checked(question), given, how, save_to,
         dtype, errors, json,
     )  # fmt: skip
 
@@ -144,12 +146,12 @@ def _wrote(path: object, what: str) -> None:
     note(f"wrote {what} to {path}")
 
 
-def _one(context: str | None, questions: Path | None, out: Path | None) -> str:
+def _one(context: str | None, many: Mapping[str, object]) -> str:
     from apportion.errors import InputError
 
     if context is None:
         raise InputError("expected --context FILE, or --documents FILES for many")
-    for name, value in (("questions", questions), ("out", out)):
+    for name, value in many.items():
         if value is not None:
             raise InputError(f"expected --documents with --{name}; add them, or leave it out")
     return context

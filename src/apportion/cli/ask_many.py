@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -35,15 +34,6 @@ Out = Annotated[
     _option("The answers, a line each; the same command goes on after a kill.", "--out", "-o",
             metavar="JSONL"),
 ]  # fmt: skip
-Executor = Annotated[
-    Literal["here", "local", "ray"],
-    _option("This process, several of this machine, or actors on Ray, each with the model."),
-]
-Workers = Annotated[
-    int | None, _option("Copies of the model [default: 1; on Ray what there is room for].")
-]
-Threads = Annotated[int | None, _option("Of each copy [default: all that there are].")]
-Address = Annotated[str | None, _option("The Ray cluster: auto, or host:port.")]
 
 
 def ask_many(
@@ -56,7 +46,7 @@ def ask_many(
     how: Mapping[str, Any],
     dtype: str,
     errors: str,
-    pool: tuple[str, str | None, int | None, int | None],
+    executor: Any,
     json: bool,
 ) -> None:
     """Answer the questions over all documents.
@@ -65,7 +55,7 @@ def ask_many(
         asked: questions of the command line, for every document.
         given: options of reading.
         how: options of answering.
-        pool: executor, address, workers, threads.
+        executor: see `pools.executor_of`.
     """
     from apportion.errors import InputError
 
@@ -86,10 +76,9 @@ def ask_many(
         raise InputError(f"cannot write {out}: it is among the documents; name another output path")
     options = {name: value for name, value in given.items() if value is not None}
     shared = How(_whole(model), dtype, options, dict(how), errors)
-    told = _Told(len(names))
     try:
         rows = answer_documents(
-            shared, questions_of(names, wanted), out, executor=_executor(*pool), each=told.each,
+            shared, questions_of(names, wanted), out, executor=executor, each=_told,
             lost=lambda name: note(f"the worker with {name} died; it is read again"),
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -109,36 +98,12 @@ def _whole(model: str) -> str:
     return str(path.resolve()) if path.exists() else model
 
 
-def _executor(kind: str, address: str | None, workers: int | None, threads: int | None) -> Any:
-    import os
-
-    from apportion.errors import InputError
-    from apportion.execution import LocalExecutor, RayExecutor
-
-    if kind != "ray" and address is not None:
-        raise InputError("expected --executor ray with --address; add it, or leave --address out")
-    if kind == "here":
-        if workers not in (None, 1):
-            raise InputError("expected --executor local or ray with --workers; add one of them")
-        return None
-    if kind == "ray":
-        return RayExecutor(address, workers, threads or 1, stay=True)
-    count = workers or 1
-    return LocalExecutor(count, threads or max(1, (os.cpu_count() or 1) // count))
-
-
-class _Told:
+def _told(name: str, rows: Sequence[Mapping[str, Any]], left: int) -> None:
     """A line a document on stderr."""
-
-    def __init__(self, total: int) -> None:
-        self.total, self.done = total, 0
-
-    def each(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        self.done += 1
-        first = rows[0]
-        said = (
-            f"error: {first['error']}"
-            if "error" in first
-            else f"{first['tokens']:,} tokens in {number(first['read_seconds'])} s"
-        )
-        print(f"{self.done} of {self.total}  {name}: {said}", file=sys.stderr, flush=True)
+    first = rows[0]
+    said = (
+        f"error: {first['error']}"
+        if "error" in first
+        else f"{first['tokens']:,} tokens in {number(first['read_seconds'])} s"
+    )
+    note(f"{name}: {said}; {left} left")

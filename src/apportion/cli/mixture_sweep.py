@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import typer
 
+from apportion.cli import pools
 from apportion.cli.extras import brought_by
 from apportion.cli.output import STOPPED, Output, note
 from apportion.cli.reading import Json
@@ -28,18 +29,6 @@ _Plan = Annotated[
         help="Which runs: CSV with run,shape,tokens,seed,ratio_<family>…, or JSON; else a "
         "default layout over three sizes and three budgets."
     ),
-]
-_Workers = Annotated[
-    int | None,
-    typer.Option(help="Runs at once [default: 2; on Ray as many as there is room for]."),
-]
-_Threads = Annotated[int, typer.Option(help="Threads of a run; on Ray so many CPUs are reserved.")]
-_Executor = Annotated[
-    Literal["local", "ray"], typer.Option(help="Processes of this machine, or tasks on Ray.")
-]
-_Address = Annotated[
-    str | None,
-    typer.Option(help="The Ray cluster: auto, or host:port; else one on this machine."),
 ]
 _Seed = Annotated[int, typer.Option(help="Seed of the default plan.")]
 _Vocab = Annotated[int, typer.Option(help="Entries of the vocabulary to train.")]
@@ -66,10 +55,10 @@ def sweep(
     data: _Data,
     out: _Out,
     plan: _Plan = None,
-    workers: _Workers = None,
-    threads: _Threads = 1,
-    executor: _Executor = "local",
-    address: _Address = None,
+    workers: pools.Workers = None,
+    threads: pools.Threads = None,
+    executor: pools.Kind = "local",
+    address: pools.Address = None,
     seed: _Seed = 0,
     vocab: _Vocab = 1024,
     length: _Length = 128,
@@ -101,7 +90,7 @@ def sweep(
             data,
             out,
             plan,
-            executor=_pool(executor, address, workers, threads),
+            executor=pools.executor_of(executor, address, workers, threads),
             seed=seed,
             recipe=Recipe(compile=compile_),
             settings=settings,
@@ -117,14 +106,3 @@ def sweep(
     show.text(runs)
     show.wrote(path, counted(len(runs), "run"))
     show.result({"runs": runs.to_frame()})
-
-
-def _pool(kind: str, address: str | None, workers: int | None, threads: int) -> Any:
-    from apportion.errors import InputError
-    from apportion.execution import LocalExecutor, RayExecutor
-
-    if kind == "ray":
-        return RayExecutor(address, workers, threads)
-    if address is not None:
-        raise InputError("expected --executor ray with --address; add it, or leave --address out")
-    return LocalExecutor(2 if workers is None else workers, threads)

@@ -7,12 +7,12 @@ before anything is trained.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from apportion.errors import InputError
+from apportion.files import json_lines, utf8
 
 LINES = (".jsonl", ".ndjson", ".json")
 TEXT = (".txt", ".text", ".md")
@@ -43,7 +43,7 @@ def read_text(path: str | Path) -> str:
     Raises:
         InputError: unreadable, empty, or not UTF-8 (with the offset of the first such byte).
     """
-    text = _decode(_bytes(path), f"{path}", 0).removeprefix("\ufeff")
+    text = utf8(_bytes(path), f"{path}").removeprefix("\ufeff")
     if not text.strip():
         raise InputError(f"{path}: expected text, the file is empty")
     return text
@@ -58,7 +58,7 @@ def records(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Raises:
         InputError: unreadable, empty, not UTF-8, or a line that is no JSON object.
     """
-    found = _rows(path) if Path(path).suffix.lower() in PARQUET else _lines(path)
+    found = _rows(path) if Path(path).suffix.lower() in PARQUET else json_lines(path, FORMS)
     empty = True
     for where, record in found:
         empty = False
@@ -72,52 +72,6 @@ def _bytes(path: str | Path) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _decode(raw: bytes, where: str, offset: int) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{where}: expected UTF-8, found the byte 0x{raw[error.start]:02x} at byte offset "
-            f"{offset + error.start} of the file; convert it, for example with "
-            "iconv -f latin1 -t utf-8"
-        ) from error
-
-
-def _lines(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        with open(path, "rb") as handle:
-            offset = 0
-            for number, raw in enumerate(handle, start=1):
-                where = f"{path}, line {number}"
-                text = _decode(raw, where, offset)
-                offset += len(raw)
-                text = text.removeprefix("\ufeff") if number == 1 else text
-                if text.strip():
-                    yield where, _object(text, where)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _object(text: str, where: str) -> dict[str, Any]:
-    """One line's JSON object."""
-    shown = text.strip()[:60]
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        hint = ""
-        if shown in ("[", "{") or (shown.startswith("[") and "line 1" in where):
-            hint = "; a file that is one JSON value is written one record a line: jq -c '.[]'"
-        raise InputError(
-            f"{where}, column {error.colno}: expected one JSON object with {FORMS}, but "
-            f"{error.msg[:1].lower()}{error.msg[1:]}; got {shown!r}{hint}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: expected one plain JSON object, but {error}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{where}: expected a JSON object with {FORMS}, got {shown!r}")
-    return value
 
 
 def _rows(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import glob
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from apportion.errors import InputError, option
+from apportion.files import json_lines
 
-_EXAMPLE = '{"question": "Who wrote it?"}'
+_WANTED = 'a question, such as {"question": "Who wrote it?"}'
 
 
 def read_questions(path: str | Path) -> list[tuple[str, str | None]]:
@@ -21,32 +21,16 @@ def read_questions(path: str | Path) -> list[tuple[str, str | None]]:
     Raises:
         InputError: no such file, or a line that is none of these, by its number.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: expected UTF-8, found a byte that is not at offset "
-                         f"{error.start}") from error  # fmt: skip
-    found = [
-        _question(line, f"{path}, line {number}")
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
+    found = [_question(value, place) for place, value in json_lines(path, _WANTED)]
     if not found:
-        raise InputError(f"{path}: expected a question a line, such as {_EXAMPLE}, got none")
+        raise InputError(f"{path}: expected a JSON object a line with {_WANTED}, got none")
     return found
 
 
-def _question(line: str, place: str) -> tuple[str, str | None]:
-    try:
-        value: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: expected JSON such as {_EXAMPLE}, got {line[:60]!r}") from error
-    question = value.get("question") if isinstance(value, dict) else None
-    document = value.get("document") if isinstance(value, dict) else None
+def _question(value: Mapping[str, Any], place: str) -> tuple[str, str | None]:
+    question, document = value.get("question"), value.get("document")
     if not isinstance(question, str) or not question.strip():
-        raise InputError(f"{place}: expected a question such as {_EXAMPLE}, got {line[:60]!r}")
+        raise InputError(f"{place}: expected {_WANTED}, got question={question!r}")
     if document is not None and not isinstance(document, str):
         raise InputError(f"{place}: expected a path as document, got {document!r}")
     try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from apportion.errors import InputError
+from apportion.files import append_whole
 
 
 def beside(out: Path) -> Path:
@@ -42,61 +43,63 @@ class Journal:
         self.path = path
         plain = json.dumps(call, sort_keys=True, default=str)
         head = {"journal": 1, "call": hashlib.sha256(plain.encode()).hexdigest()}
-        self.entries: dict[int, dict[str, Any]] = {}
-        whole = self._whole_lines()
+        whole = self._whole_lines(head)
         if whole and whole[0] != head:
             raise InputError(
                 f"expected {path} to belong to this call, it was begun by one with another model, "
                 "other documents, questions or options; repeat that call, or remove the file"
             )
-        self.entries = {int(line["number"]): line for line in whole[1:]}
+        self.entries = {line["number"]: line for line in whole[1:]}
         # Written with the first entry: a call that fails before binds no other.
         self._head = [] if whole else [head]
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Write one down; `number` says which."""
-        self._append([*self._head, entry])
+        append_whole(self.path, b"".join(map(line_of, [*self._head, entry])))
         self._head = []
-        self.entries[int(entry["number"])] = dict(entry)
+        self.entries[entry["number"]] = dict(entry)
 
     def close(self) -> None:
         """Remove it: all is done."""
         self.path.unlink(missing_ok=True)
 
-    def _whole_lines(self) -> list[dict[str, Any]]:
+    def _whole_lines(self, head: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The lines that are whole; what comes behind them is cut off."""
         if not self.path.exists():
             return []
         try:
             data = self.path.read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {self.path}: {error.strerror or error}") from error
+        if not data.startswith(line_of(head)[:_MARK]) and not line_of(head).startswith(data):
+            raise InputError(f"expected a journal, got another file: {self.path}; remove it")
         kept, lines = 0, []
         for line in data.splitlines(keepends=True):
-            try:
-                value = json.loads(line)
-            except ValueError:
-                break
-            if not line.endswith(b"\n") or not isinstance(value, dict):
+            value = _entry(line, "call" if not lines else "number")
+            if value is None:
                 break
             lines.append(value)
             kept += len(line)
         if kept < len(data):
-            if lines and "journal" not in lines[0]:
-                lines = []
-            if not lines:
-                raise InputError(f"expected a journal, got another file: {self.path}; remove it")
             os.truncate(self.path, kept)
         return lines
 
-    def _append(self, lines: list[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-        try:
-            with self.path.open("ab") as handle:
-                handle.write(text.encode())
-                handle.flush()
-                os.fsync(handle.fileno())
-        except OSError as error:
-            raise InputError(
-                f"cannot write {self.path}: {error.strerror or error}; expected an existing folder "
-                "with write permission and free space"
-            ) from error
+
+_MARK = len('{"journal": 1, ')
+
+
+def line_of(value: Mapping[str, Any]) -> bytes:
+    """As JSON; what no UTF-8 can hold, such as bytes of a file's name, as its escape."""
+    return (json.dumps(value, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+
+
+def _entry(line: bytes, key: str) -> dict[str, Any] | None:
+    """A line that is whole and has a key; None for any other."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = line.endswith(b"\n") and isinstance(value, dict) and key in value
+    if not whole or (key == "number" and type(value[key]) is not int):
+        return None
+    return value

@@ -17,9 +17,9 @@ from typing import Any
 
 from apportion.errors import InputError
 from apportion.execution import Executor
-from apportion.files import atomic_write, check_writable
+from apportion.files import atomic_write, check_writable, only_writer
 from apportion.prefill.documents import read_document
-from apportion.prefill.journal import Journal, beside
+from apportion.prefill.journal import Journal, beside, line_of
 from apportion.prefill.loading import load_reader
 from apportion.prefill.reader import Reader
 
@@ -78,7 +78,7 @@ def answer_documents(
     out: str | Path,
     *,
     executor: Executor | None = None,
-    each: Callable[[str, list[Row]], None] | None = None,
+    each: Callable[[str, list[Row], int], None] | None = None,
     lost: Callable[[str], None] | None = None,
 ) -> list[Row]:
     """Ask every document its questions and write the answers to `out`, JSON line by line.
@@ -91,14 +91,15 @@ def answer_documents(
         asked: questions by document, in the order of the output.
         out: the file of answers.
         executor: where documents are read; None: in this process, one after the other.
-        each: called with every document and its rows, as they come.
+        each: called with every document as it is done, its rows, and how many are left.
         lost: called with a document whose worker died, before it is tried again.
 
     Returns:
         All rows.
 
     Raises:
-        InputError: nothing to ask, an output that can't be written, or the journal of another call.
+        InputError: nothing to ask, an output that can't be written or is being written by another
+            process, or the journal of another call.
     """
     if not any(asked.values()):
         raise InputError("expected documents and a question of one at least, got none")
@@ -109,27 +110,29 @@ def answer_documents(
         for number, (name, questions) in enumerate(asked.items())
         if questions
     ]
-    journal = Journal(beside(target), {"how": asdict(how), "asked": dict(asked)})
-    before = {job.number: journal.entries.get(job.number) for job in jobs}
-    found = {
-        job.number: _Done(entry["rows"], True)
-        for job in jobs
-        if (entry := before[job.number]) and entry["sha256"] == _digest(job.path)
-    }
-    left = [job for job in jobs if job.number not in found]
-    for job, done in _carried_out(left, executor, lost):
-        found[job.number] = done
-        if done.whole:
-            entry = {"number": job.number, "sha256": _digest(job.path), "rows": done.rows}
-            journal.add(entry)
-        if each is not None:
-            each(job.name, done.rows)
-    rows = [row for job in jobs for row in found[job.number].rows]
-    with atomic_write(target) as handle:
-        handle.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    if all(done.whole for done in found.values()):
-        journal.close()
+    with only_writer(target):
+        journal = Journal(beside(target), {"how": asdict(how), "asked": dict(asked)})
+        found = {job.number: done for job in jobs if (done := _before(journal, job)) is not None}
+        left = [job for job in jobs if job.number not in found]
+        for job, done in _carried_out(left, executor, lost):
+            found[job.number] = done
+            if done.whole:
+                journal.add({"number": job.number, "sha256": _digest(job.path), "rows": done.rows})
+            if each is not None:
+                each(job.name, done.rows, len(jobs) - len(found))
+        rows = [row for job in jobs for row in found[job.number].rows]
+        with atomic_write(target, "wb") as handle:
+            handle.writelines(map(line_of, rows))
+        if all(done.whole for done in found.values()):
+            journal.close()
     return rows
+
+
+def _before(journal: Journal, job: Job) -> _Done | None:
+    """What an earlier call found of a document that has not changed since."""
+    entry = journal.entries.get(job.number, {})
+    same = entry.get("sha256") == _digest(job.path) and isinstance(entry.get("rows"), list)
+    return _Done(entry["rows"], True) if same else None
 
 
 def _carried_out(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,7 +31,7 @@ class Part:
     real: Tensor | None
 
 
-class Source:
+class Source(ABC):
     """Hands out tokens in order.
 
     Attributes:
@@ -45,9 +46,9 @@ class Source:
     padded = False
     padding = 0
 
+    @abstractmethod
     def take(self, count: int) -> Part | None:
         """The next tokens, at most so many; None at the end."""
-        raise NotImplementedError
 
 
 class _Ids(Source):

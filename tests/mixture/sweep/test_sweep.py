@@ -16,6 +16,7 @@ import pytest
 
 import sweeptext
 from apportion.errors import InputError
+from apportion.files import only_writer
 from apportion.mixture.sweep import Recipe, SweepError, sweep, table
 from apportion.mixture.sweep.model import ModelShape
 from apportion.mixture.sweep.plan import PlannedRun
@@ -171,7 +172,7 @@ def test_ctrl_c_ends_cleanly_and_keeps_what_is_finished(home: Path, tmp_path: Pa
     assert child.returncode != 0
     assert b"KeyboardInterrupt" in said
     assert sorted(pd.read_csv(out)["run"]) == ["alpha", "even"]
-    with table.only_writer(out):
+    with only_writer(out):
         pass
 
 
@@ -203,7 +204,7 @@ def test_a_strange_table_is_left_alone(home: Path, tmp_path: Path) -> None:
 
 def test_two_sweeps_never_write_one_table(home: Path, tmp_path: Path) -> None:
     out = tmp_path / "runs.csv"
-    with table.only_writer(out), pytest.raises(InputError, match="another sweep"):
+    with only_writer(out), pytest.raises(InputError, match="another process is writing it"):
         run(home, out)
 
 
@@ -259,6 +260,6 @@ def test_a_full_disk_keeps_whole_rows(tmp_path: Path, monkeypatch: pytest.Monkey
         return write(descriptor, data[: len(data) // 2])
 
     monkeypatch.setattr(os, "write", half)
-    with pytest.raises(InputError, match="the disk is full; rows so far are kept"):
+    with pytest.raises(InputError, match="the disk is full; what is there is kept"):
         table.append(out, ["run", "loss"], {"run": "b", "loss": 2})
     assert out.read_text() == "run,loss\na,1\n"

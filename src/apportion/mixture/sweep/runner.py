@@ -15,7 +15,7 @@ import torch
 from apportion.budget import counted
 from apportion.errors import InputError
 from apportion.execution import Executor, LocalExecutor
-from apportion.files import check_writable
+from apportion.files import check_writable, only_writer
 from apportion.mixture.sweep import table
 from apportion.mixture.sweep.corpus import Corpus, CorpusSettings, load_corpus, prepare_corpus
 from apportion.mixture.sweep.display import Display
@@ -97,7 +97,7 @@ def sweep(
     check_writable(out)
     # Before the text is tokenized, which takes minutes.
     given = read_plan(Path(plan)) if isinstance(plan, str | Path) else plan
-    with table.only_writer(out):
+    with only_writer(out):
         folder = Path(cache) if cache is not None else out.with_suffix(".corpus")
         corpus = prepare_corpus(Path(data), folder, settings)
         runs = default_plan(list(corpus.families), seed=seed) if given is None else given

@@ -10,16 +10,13 @@ recipe is refused instead of mixed in.
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
-import os
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from apportion.errors import InputError
-from apportion.files import read_json, write_json, write_text
+from apportion.files import append_whole, read_json, write_json, write_text
 
 
 def manifest_path(out: Path) -> Path:
@@ -50,22 +47,6 @@ def agree(out: Path, manifest: Mapping[str, Any], fixed: Sequence[str]) -> None:
                 f"{before.get(key)!r}, got {manifest[key]!r}; name another output file, or "
                 f"put the {key} back"
             )
-
-
-@contextmanager
-def only_writer(out: Path) -> Generator[None, None, None]:
-    """Hold the table's lock, so that two sweeps never write one table."""
-    lock = out.with_name(f".{out.name}.lock")
-    try:
-        handle = lock.open("w")
-    except OSError as error:
-        raise InputError(f"{out}: cannot write there: {error.strerror}; choose another") from error
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InputError(f"{out}: another sweep is writing this table; wait for it") from error
-        yield
 
 
 def repair(out: Path) -> str | None:
@@ -101,18 +82,4 @@ def append(out: Path, columns: Sequence[str], row: Mapping[str, Any]) -> None:
     if not out.exists() or not out.stat().st_size:
         writer.writeheader()
     writer.writerow(dict(row))
-    data = text.getvalue().encode("utf-8")
-    try:
-        descriptor = os.open(out, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            size = os.fstat(descriptor).st_size
-            if os.write(descriptor, data) != len(data):
-                os.ftruncate(descriptor, size)
-                raise OSError(28, "the disk is full")
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise InputError(
-            f"{out}: cannot add a row: {error.strerror}; rows so far are kept"
-        ) from error
+    append_whole(out, text.getvalue().encode("utf-8"))

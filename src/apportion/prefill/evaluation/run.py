@@ -7,6 +7,7 @@ does no better than its own last tokens has only forgotten.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -114,16 +115,16 @@ def evaluate(
     return rows
 
 
-class _Method:
+class _Method(ABC):
     """A way to read a text before questions are asked."""
 
     def __init__(self, name: str, scorer: str, memory: int, chunk: int, known: str) -> None:
         self.name, self.scorer, self.known = name, scorer, known
         self.memory, self.chunk = memory, chunk
 
+    @abstractmethod
     def read(self, opening: Ids, text: Ids, questions: Sequence[Ids]) -> Held:
         """Opening and text in memory."""
-        raise NotImplementedError
 
 
 class _Last(_Method):

@@ -1,11 +1,14 @@
-"""Probes that tests share: the same engine of the same model holds the same bytes."""
+"""Fixtures that a file of tests asks for by `pytestmark`."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from apportion.prefill.costs import Costs
 from apportion.prefill.described import plain_scorer
@@ -14,9 +17,25 @@ from apportion.prefill.engine import Engine
 _FOUND: dict[Any, Costs] = {}
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
+def unmetered() -> Generator[None]:
+    """For where bytes don't matter: counting them takes half of a tiny model's time."""
+
+    def nothing(device: torch.device, held: object = ()) -> object:
+        return nullcontext(SimpleNamespace(peak=0))
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("context", "decode"):
+            patch.setattr(f"apportion.prefill.{module}.meter_of", nothing)
+        yield
+
+
+@pytest.fixture(scope="module")
 def shared_probes() -> Generator[None]:
-    """Imported where readers of one model come and go, and probing is not what is tested."""
+    """For where readers of one model come and go, and probing is not what is tested.
+
+    The same engine of the same model holds the same bytes.
+    """
 
     def known(engine: Engine, batch: int = 1, questions: Sequence[int] = ()) -> Costs:
         scorer = str(plain_scorer(engine.scorer))
