@@ -15,7 +15,6 @@ at it. One row a run. Several processes may run side by side, each with modes of
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from apportion import finetune as ft
 from finetune_setup import load, text
-from harness import RESULTS, newest, record, show
+from harness import ledger, newest, record, show
 
 PROSE = Path.home() / ".cache" / "apportion" / "multilingual-sweep" / "text"
 STEPS, BATCH, LENGTH = 80, 4, 256
@@ -172,20 +171,11 @@ def untrained(task: str, model: Any, ids: Tensor, labels: Tensor) -> float:
     return _UNTRAINED[task]
 
 
-def done() -> list[dict[str, str]]:
-    """The rows so far."""
-    path = RESULTS / f"{NAME}.csv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def todo(task: str, modes: list[str], seeds: int) -> list[tuple[str, float, int]]:
     """What is missing: all rates on seed 0 of every mode, then the other seeds at the best."""
     found = {
         (r["mode"], float(r["rate"]), int(r["seed"])): float(r["eval_after"])
-        for r in done()
+        for r in ledger(NAME)
         if r["task"] == task and int(r["steps"]) == STEPS
     }
     missing = [(m, rate, 0) for m in modes for rate in RATES if (m, rate, 0) not in found]
@@ -198,7 +188,7 @@ def todo(task: str, modes: list[str], seeds: int) -> list[tuple[str, float, int]
 
 def summary() -> list[dict[str, Any]]:
     """Per task and mode: the best rate, and the reduction of the eval loss beside plain's."""
-    rows, times = done(), times_of_plain()
+    rows, times = ledger(NAME), times_of_plain()
     out = []
     for task in dict.fromkeys(r["task"] for r in rows):
         of_task = [r for r in rows if r["task"] == task]

@@ -96,12 +96,19 @@ def take_turns(
     return {side: Timing(side, tuple(took), values[side]) for side, took in seconds.items()}
 
 
+def ledger(name: str) -> list[dict[str, str]]:
+    """All rows of a ledger, in order; none where it has not begun."""
+    path = RESULTS / f"{name}.csv"
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
 def newest(name: str, *keys: str) -> list[dict[str, str]]:
     """A ledger's rows, of each combination of `keys` the last, in the order of the last run."""
-    with (RESULTS / f"{name}.csv").open(encoding="utf-8", newline="") as handle:
-        rows = list(csv.DictReader(handle))
     found: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in rows:
+    for row in ledger(name):
         key = tuple(row[k] for k in keys)
         found.pop(key, None)
         found[key] = row

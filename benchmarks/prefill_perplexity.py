@@ -14,7 +14,6 @@ tells memories apart: the answers of prefill_quality.py do.
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import time
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from apportion.prefill.evaluation import (
 )
 from apportion.prefill.evaluation.held import exactly, in_memory
 from apportion.prefill.reader import Reader
-from harness import RESULTS, record, show
+from harness import ledger, record, show
 from prefill_quality import METHODS
 from prefill_setup import haystack, load, manual
 
@@ -98,19 +97,10 @@ def grid(what: str) -> Iterator[tuple[str, int, str, str, int, int]]:
             yield what, WHOLE, "FM", "streaming", memory, 0
 
 
-def rows_of(name: str) -> list[dict[str, str]]:
-    """Of a ledger, so far."""
-    path = RESULTS / f"{name}.csv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def summary() -> list[dict[str, Any]]:
     """Mean loss of each method, and its difference to full context or to FM on the same texts."""
     found: dict[tuple[str, ...], dict[str, float]] = {}
-    for row in rows_of(NAME):
+    for row in ledger(NAME):
         key = tuple(row[k] for k in KEYS[:-1])
         found.setdefault(key, {})[row["start"]] = float(row["loss"])
     out: list[dict[str, Any]] = []
@@ -188,7 +178,7 @@ def main() -> None:
         if not options.dry:
             record(PROBES, rows)
     elif options.part is not None and not options.summary:
-        found = {tuple(row[key] for key in KEYS) for row in rows_of(NAME)}
+        found = {tuple(row[key] for key in KEYS) for row in ledger(NAME)}
         for cell in grid(options.part):
             if tuple(map(str, cell)) in found or time.monotonic() > end:
                 continue

@@ -16,14 +16,13 @@ Cells come in the order of what they decide; one cell is recorded at a time.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from apportion.prefill.evaluation import evaluate, wilson
-from harness import RESULTS, record, show
+from harness import ledger, record, show
 from prefill_setup import NEW_TOKENS, cases, load, several
 
 NAME = "prefill_quality"
@@ -161,18 +160,9 @@ def run(cell: Cell, each: int | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def done() -> list[dict[str, str]]:
-    """The rows so far."""
-    path = RESULTS / f"{NAME}.csv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def todo() -> list[Cell]:
     """Cells without rows, in order."""
-    found = {tuple(row[key] for key in KEYS) for row in done()}
+    found = {tuple(row[key] for key in KEYS) for row in ledger(NAME)}
     cells = {cell.key: cell for cell in grid()}
     return [cell for key, cell in cells.items() if key not in found]
 
@@ -180,7 +170,7 @@ def todo() -> list[Cell]:
 def summary() -> list[dict[str, Any]]:
     """A row a cell, all depths together, beside full context on the same trials."""
     cells: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for row in done():
+    for row in ledger(NAME):
         cells.setdefault(tuple(row[key] for key in KEYS), []).append(row)
     full = {
         (task, length): _share(rows)

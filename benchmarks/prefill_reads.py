@@ -14,7 +14,6 @@ many entries, for every step.
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import time
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ import torch
 from apportion import prefill as pf
 from apportion.meter import LiveStorages
 from apportion.prefill.engine import Chunk
-from harness import RESULTS, record, show
+from harness import ledger, record, show
 from prefill_setup import load, manual
 
 NAME = "prefill_reads"
@@ -171,15 +170,6 @@ def bound(case: Case, times: Mapping[int, float]) -> float:
     return predicted(times, fixed) / predicted(times, growing)
 
 
-def done() -> list[dict[str, str]]:
-    """The rows so far."""
-    path = RESULTS / f"{NAME}.csv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def run(name: str, threads: int, dry: bool) -> None:
     """What is missing of a case; sides in turn, so a kill loses one read."""
     case = CASES[name]
@@ -189,7 +179,7 @@ def run(name: str, threads: int, dry: bool) -> None:
     model.config.max_position_embeddings = 2**20
     ids = torch.tensor([tokenizer(manual(), verbose=False)["input_ids"]])
     ids = ids.repeat(1, -(-case.tokens // ids.shape[1]))[:, : case.tokens]
-    found = [row for row in done() if row["case"] == name]
+    found = [row for row in ledger(NAME) if row["case"] == name]
     theory: float | str = ""
     if FM in case.sides and IM in case.sides and not name.startswith("bytes"):
         theory = round(bound(case, chunk_times(model, ids, case)), 4)
@@ -216,7 +206,7 @@ def run(name: str, threads: int, dry: bool) -> None:
 def summary() -> list[dict[str, Any]]:
     """Per case and side: medians, and what they are of the case's first side."""
     out: list[dict[str, Any]] = []
-    rows = done()
+    rows = ledger(NAME)
     for name in dict.fromkeys(row["case"] for row in rows):
         own = [row for row in rows if row["case"] == name]
         first: dict[str, Any] = {}

@@ -15,7 +15,6 @@ since counting takes time. Runs in an environment of its own, with versions that
 from __future__ import annotations
 
 import argparse
-import csv
 import statistics
 import sys
 import time
@@ -41,7 +40,7 @@ from apportion import prefill as pf
 from apportion.meter import LiveStorages
 from apportion.prefill.evaluation import loss_after
 from apportion.prefill.evaluation.score import matches
-from harness import RESULTS, record, show
+from harness import ledger, record, show
 from prefill_setup import NEW_TOKENS, cases, load, manual
 
 NAME = "prefill_kvpress"
@@ -169,18 +168,9 @@ def needle(trials: int) -> None:
                     note("needle", tokens, side, trial, value=int(found))
 
 
-def rows() -> list[dict[str, str]]:
-    """Of the ledger, so far."""
-    path = RESULTS / f"{NAME}.csv"
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def seen(*key: Any) -> bool:
     """Whether the ledger has a row."""
-    return any(tuple(row[k] for k in KEYS) == tuple(map(str, key)) for row in rows())
+    return any(tuple(row[k] for k in KEYS) == tuple(map(str, key)) for row in ledger(NAME))
 
 
 def note(*key: Any, **found: Any) -> None:
@@ -196,7 +186,7 @@ def note(*key: Any, **found: Any) -> None:
 def summary() -> list[dict[str, Any]]:
     """Medians of time and bytes, means of loss and of needles found."""
     groups: dict[tuple[str, str, str], list[dict[str, str]]] = {}
-    for row in rows():
+    for row in ledger(NAME):
         groups.setdefault((row["part"], row["tokens"], row["side"]), []).append(row)
     out: list[dict[str, Any]] = []
     for (part, tokens, side), own in groups.items():

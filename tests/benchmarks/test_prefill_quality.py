@@ -22,8 +22,7 @@ from prefill.worded import prose, tokenizer
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    modules = (harness, prefill_quality, prefill_perplexity, prefill_reads, plot_prefill)
-    for module in modules:
+    for module in (harness, plot_prefill):
         monkeypatch.setattr(module, "RESULTS", tmp_path)
     return tmp_path
 

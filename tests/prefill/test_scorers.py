@@ -154,27 +154,19 @@ CASES: dict[str, tuple[Callable[[], Scorer], Reference]] = {
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_scores(case, softcap, block, monkeypatch):
     monkeypatch.setattr(base, "BLOCK", block)
-    make, reference = CASES[case]
-    source = text(softcap=softcap)
-    steps = read(make(), source)
-    compared = 0
-    for t, step in enumerate(steps):
-        for b in range(2):
-            for h in range(HEADS):
-                expected = reference(steps[: t + 1], source, b, h)
-                for j, p in enumerate(step.positions[b, h].tolist()):
-                    if p >= source.padding[b]:
-                        found = float(step.scores.values[b, h, j])
-                        assert found == pytest.approx(expected[p], rel=2e-5, abs=1e-6)
-                        compared += 1
-    assert compared > 150
+    assert compared(case, text(softcap=softcap), rel=2e-5, abs=1e-6) > 150
 
 
 @pytest.mark.parametrize("case", ["h2o", "query", "snapkv", "tova"])
 def test_scores_in_bfloat16_are_near(case):
+    assert compared(case, text(dtype=torch.bfloat16), rel=0.05, abs=0.01) > 150
+
+
+def compared(case: str, source: Text, **near: float) -> int:
+    """Every score of a read with its reference; how many there were."""
     make, reference = CASES[case]
-    source = text(dtype=torch.bfloat16)
     steps = read(make(), source)
+    count = 0
     for t, step in enumerate(steps):
         assert step.scores.values.dtype == torch.float32
         for b in range(2):
@@ -183,7 +175,9 @@ def test_scores_in_bfloat16_are_near(case):
                 for j, p in enumerate(step.positions[b, h].tolist()):
                     if p >= source.padding[b]:
                         found = float(step.scores.values[b, h, j])
-                        assert found == pytest.approx(expected[p], rel=0.05, abs=0.01)
+                        assert found == pytest.approx(expected[p], **near)
+                        count += 1
+    return count
 
 
 def forced(step: Step, b: int, h: int) -> list[int]:

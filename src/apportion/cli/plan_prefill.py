@@ -17,14 +17,6 @@ EXAMPLES = (
 
 _Tokens = Annotated[str, typer.Option(help="Tokens of the text.", metavar="TOKENS")]
 _Batch = Annotated[int, typer.Option(help="Texts that are read together.")]
-_Budget = Annotated[
-    str | None,
-    typer.Option(
-        help="Bytes that memory, activations and scores may take together (200MB); chooses memory "
-        "and chunk where these are not given.",
-        metavar="BYTES",
-    ),
-]
 _Question = Annotated[
     list[int] | None,
     typer.Option(
@@ -37,7 +29,7 @@ _Rounds = Annotated[int, typer.Option(help="Timed forwards of every size.")]
 def prefill(
     model: contexts.Model,
     tokens: _Tokens,
-    budget: _Budget = None,
+    budget: contexts.Budget = None,
     memory: contexts.Memory = None,
     chunk: contexts.Chunk = None,
     batch: _Batch = 1,

@@ -12,6 +12,7 @@ would outlive a driver that was killed.
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections import deque
@@ -47,6 +48,8 @@ class RayExecutor(Executor):
         gpus: GPUs that a job is given; a share of one, too.
         stay: workers stay between jobs, each a process of its own: what a task loads once is
             loaded once a worker.
+
+    Where this process is connected to a cluster already, that one is used.
     """
 
     def __init__(
@@ -88,8 +91,8 @@ class RayExecutor(Executor):
         """What Ray reserves for a job."""
         return {"num_cpus": self.threads, "num_gpus": self.gpus}
 
-    def at_once(self, ray: Any) -> int:
-        """Jobs that are given out together.
+    def at_once(self, ray: Any) -> float:
+        """Jobs that are given out together; infinite where Ray may queue them all.
 
         Raises:
             InputError: no node can take one.
@@ -106,7 +109,7 @@ class RayExecutor(Executor):
         if self.stay:
             return min(sum(room), self.workers or sum(room))
         # Nodes may join later: Ray queues what there is no room for.
-        return self.workers or 10**6
+        return self.workers or math.inf
 
     @contextmanager
     def _connected(self, ray: Any) -> Generator[None]:

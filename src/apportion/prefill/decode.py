@@ -72,8 +72,8 @@ def generate(
     """Answer a question from an engine's memory.
 
     Of the forwards of single tokens each holds more than the one before, so the last is counted
-    and the others are not: counting takes half as long as they do. Where the answer ends before its
-    last token is known to be the last, that token is read once more to be counted.
+    and the others, whose time counting would lengthen, are not. Where an answer ends earlier than
+    `most`, one more forward is made behind it to be counted.
 
     Args:
         engine: a fork, of one sample; it holds question and answer afterwards.

@@ -172,6 +172,6 @@ def choose(
         first = real & (real.cumsum(dim=1) <= sinks)
         worth.masked_fill_(first[:, None], float("inf"))
         worth.masked_fill_(~real[:, None], float("-inf"))
-    # Stable, from the end: the latest of equals, which on other ways depends on the kernel.
+    # Stable, from the end: which of equals comes first would otherwise be up to the kernel.
     order = worth.flip(2).sort(dim=2, descending=True, stable=True).indices
     return (entries - 1 - order[:, :, :count]).sort(dim=2).values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from apportion.budget import format_bytes
@@ -17,6 +18,15 @@ from apportion.prefill.source import Source
 
 if TYPE_CHECKING:
     from apportion.prefill.context import Context
+    from apportion.prefill.reader import Settings
+
+
+def pace_of(
+    settings: Settings, layers: int, tokens: int | None, fits: Fits | None, full: bool = False
+) -> Pace:
+    """The pace that settings ask for; the other arguments are those of `Pace`."""
+    given = (settings.schedule, settings.chunks, settings.memory, settings.chunk)
+    return Pace(*given, layers, tokens, fits, full)
 
 
 def paced(context: Context, source: Source, full: bool) -> tuple[Pace, Bound | None]:
@@ -31,19 +41,8 @@ def paced(context: Context, source: Source, full: bool) -> tuple[Pace, Bound | N
         InputError: a bound that chunks of these sizes can't keep.
     """
     settings = context.reader.settings
-
-    def make(fits: Fits | None) -> Pace:
-        return Pace(
-            settings.schedule,
-            settings.chunks,
-            settings.memory,
-            settings.chunk,
-            len(context.engine.compressed),
-            source.tokens,
-            fits=fits,
-            full=full,
-        )
-
+    compressed = len(context.engine.compressed)
+    make = partial(pace_of, settings, compressed, source.tokens, full=full)
     if settings.budget is None and settings.chunks != "bytes":
         return make(None), None
     bound = context.reader.bound(source.batch, context.questions)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import nn
 from apportion.budget import format_bytes, parse_tokens
 from apportion.errors import InputError, option
 from apportion.prefill.bound import Bound, by_default, check_settled, rounded
-from apportion.prefill.pace import Fits, Pace
+from apportion.prefill.pacing import pace_of
 from apportion.prefill.reader import Reader, Settings
 from apportion.prefill.rehearse import Foreseen, rehearsed
 from apportion.prefill.schedule import get_schedule
@@ -221,21 +222,8 @@ def _kept(bound: Bound, settings: Settings, tokens: int) -> Bound:
 
 
 def _foreseen(reader: Reader, bound: Bound, tokens: int) -> Foreseen:
-    settings = reader.settings
     compressed = sum(window is None for window in bound.windows)
-
-    def make(fits: Fits | None) -> Pace:
-        return Pace(
-            settings.schedule,
-            settings.chunks,
-            settings.memory,
-            settings.chunk,
-            compressed,
-            tokens,
-            fits=fits,
-        )
-
-    return rehearsed(bound, make)
+    return rehearsed(bound, partial(pace_of, reader.settings, compressed, tokens))
 
 
 def _option(settings: Settings, bound: Bound, foreseen: Foreseen, timing: Timing) -> Option:

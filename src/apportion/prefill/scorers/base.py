@@ -33,7 +33,7 @@ Observes = Literal["none", "window", "chunk"]
 @dataclass(frozen=True)
 class View:
     """One layer at one step, after the step's own attention; entries in the order of the text,
-    padding before all.
+    padding before or behind it.
 
     Attributes:
         queries: rows of the chunk that observe, rotated, heads that share a key head together; None
@@ -293,7 +293,7 @@ class Pooling:
         """The pooled scores; sinks and padding keep theirs."""
         if self.width == 1:
             return scores
-        # Padding and sinks stand before all others, whose neighbours are those in the text.
+        # Padding and sinks stand at the ends, so the others' neighbours are those in the text.
         outside = sunk(view) | ~view.real[:, None, :] if view.padded else sunk(view)
         side = self.width // 2
         if self.kind == "max":
