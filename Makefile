@@ -10,7 +10,7 @@ STAMP := .venv/.installed
 # Of the numeric libraries' threads more than the machine has only slow each other down.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: help demo test fuzz lint format types docs chromium constraints bench-help clean
+.PHONY: help demo test fuzz oldest lint format types docs chromium constraints bench-help clean
 
 help: ## this list
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -29,6 +29,9 @@ test: $(STAMP) lint types docs chromium ## lint, types, docs, then every test
 
 fuzz: $(STAMP) ## the long counts (FUZZ_MINUTES=10 limits the time, default 50)
 	APPORTION_FUZZ=$${APPORTION_FUZZ:-10000} $(BIN)/python -m pytest -m fuzz
+
+oldest: $(STAMP) ## what depends on transformers, with the oldest release of the range
+	tools/oldest.sh
 
 lint: $(STAMP) ## ruff: rules and formatting
 	$(BIN)/ruff check
@@ -55,4 +58,4 @@ bench-help: $(STAMP) ## the benchmarks, to run by hand
 	@$(BIN)/python benchmarks/harness.py
 
 clean: ## remove .venv and everything built
-	rm -rf .venv site dist build demo-output .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-oldest site dist build demo-output .pytest_cache .ruff_cache .hypothesis

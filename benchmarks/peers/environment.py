@@ -1,7 +1,8 @@
 """An environment of its own for every peer, made once: their requirements clash with ours.
 
-Apportion is installed into it too, with whatever versions the peer allows, so that all sides of a
-comparison run in one process and take turns.
+Apportion runs in it too, from this checkout, with whatever versions the peer allows, so that all
+sides of a comparison run in one process and take turns. The peer may want an older transformers
+than Apportion promises to work with; what is compared is what works there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +40,15 @@ def python(name: str, *requirements: str) -> Path:
     return found
 
 
+def needs(extra: str) -> list[str]:
+    """What Apportion needs for an extra, but for transformers, whose version the peer decides."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    # The same of pandas: the benchmarks don't use what its newest releases changed.
+    names = ("transformers", "torch", "pandas")
+    return [line for line in wanted if not line.startswith(names)]
+
+
 def inside(module: str, name: str, *requirements: str, extra: str) -> None:
     """Go on in the environment that has `module`: the script begins again there.
 
@@ -45,9 +56,9 @@ def inside(module: str, name: str, *requirements: str, extra: str) -> None:
         module: of the peer; where it can be found, this is the environment.
         name: of the environment.
         requirements: of the peer.
-        extra: of Apportion, whose source is taken from this checkout.
+        extra: of Apportion that is used.
     """
     sys.path.insert(0, str(ROOT / "src"))
     if find_spec(module) is None:
-        found = python(name, *requirements, f"{ROOT}[{extra}]")
+        found = python(name, *requirements, *needs(extra))
         os.execv(found, [str(found), *sys.argv])

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from apportion import finetune as ft
-from finetune.reference import detached
+from apportion import models
+from finetune.reference import detached, given_back
 from finetune.tiny import ARCHITECTURES, MIXTURES, batch, gradients, make
 
 EVERY = [*ARCHITECTURES, *MIXTURES]
@@ -20,11 +21,9 @@ PAIRS = [
 
 def checkpointed(model, inputs):
     """Loss and gradients with transformers' own checkpointing."""
-    model.activation_checkpointing_enable()
-    loss = model(**inputs, use_cache=False).loss
-    found = gradients(model, loss)
-    model.activation_checkpointing_disable()
-    return loss.detach(), found
+    with models.checkpointed(model):
+        loss = model(**inputs, use_cache=False).loss
+        return loss.detach(), gradients(model, loss)
 
 
 def attached(model, inputs, **settings):
@@ -72,6 +71,27 @@ def test_sparse_is_the_detached_reference(kind, attention, side):
     assert step.kept.shape == (2, 10)  # of 23 rows
     assert torch.equal(loss, model(**inputs, use_cache=False).loss.detach())
     with detached(model, [step.kept] * 3):
+        expected = gradients(model, model(**inputs, use_cache=False).loss)
+    assert_close(found, expected, tolerance)
+
+
+# Mixtures of experts send every row to the experts that it had, and the reference asks again.
+@pytest.mark.parametrize(("kind", "attention"), [p for p in PAIRS if p[0] not in MIXTURES])
+@pytest.mark.parametrize("backward", ["sparse", "full"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_few_bits_are_the_reference_given_what_they_give_back(kind, attention, backward, bits):
+    dtype, tolerance = (torch.float64, 1e-9) if attention == "sdpa" else (torch.float32, 2e-5)
+    if kind == "gemma3_text":
+        tolerance = 2e-5
+    model, inputs = make(kind, dtype, attention), batch(answers=5)
+    settings = {"keep": 0.4, "rest": f"{bits}bit", "backward": backward, "loss": "model"}
+    loss, found, step = attached(model, inputs, **settings)
+    assert torch.equal(loss, model(**inputs, use_cache=False).loss.detach())
+
+    every = torch.arange(23).expand(2, -1)
+    rows = step.kept if backward == "sparse" else every
+    assert rows.shape[1] == (10 if backward == "sparse" else 23)
+    with detached(model, [rows] * 3, given_back(step, bits)):
         expected = gradients(model, model(**inputs, use_cache=False).loss)
     assert_close(found, expected, tolerance)
 

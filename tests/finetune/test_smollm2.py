@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from apportion import finetune as ft
+from apportion import models
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
@@ -35,10 +36,8 @@ def inputs():
 @pytest.fixture(scope="module")
 def exact(model, inputs):
     """Gradients of all layers with transformers' own checkpointing."""
-    model.activation_checkpointing_enable()
-    found = layers(model, model(**inputs, use_cache=False).loss)
-    model.activation_checkpointing_disable()
-    return found
+    with models.checkpointed(model):
+        return layers(model, model(**inputs, use_cache=False).loss)
 
 
 def layers(model, loss) -> torch.Tensor:

@@ -5,8 +5,10 @@
     sparse     the layer runs again on the kept rows; their queries see the keys of all rows
 
 A decoder layer is y = x + f(x), so in a sparse backward the gradient of every row passes along the
-residual, dx = dy, and only the branch f is limited to the kept rows. With every row exact the full
-backward does what gradient checkpointing does, bit for bit.
+residual, dx = dy, and only the branch f is limited to the kept rows. Where the other rows come back
+from few bits, they also get the gradient of their keys and values, which the kept queries saw: that
+is how they matter to the loss, and two small products a row are all it takes. With every row exact
+the full backward does what gradient checkpointing does, bit for bit.
 
 Trainable parameters are inputs of the function: gradients reach them as ordinary ones, which hooks
 of data parallelism and accumulation rely on, and a layer behind a frozen embedding still has a
@@ -32,7 +34,7 @@ from apportion.finetune.calls import Rows
 from apportion.finetune.leaves import gradients_of
 from apportion.finetune.products import Products
 from apportion.finetune.replay import Surroundings
-from apportion.finetune.rows import others, put, take
+from apportion.finetune.rows import add, others, put, take
 from apportion.finetune.step import Step, view_of
 from apportion.finetune.store import Kept, keep_all, keep_packed, keep_some
 
@@ -150,19 +152,12 @@ class Run:
                 return self._sparse(kept, rows, upstream)
         return self._gradients(kept.rows(), upstream)
 
-    def _gradients(
-        self,
-        hidden: Tensor,
-        upstream: Tensor,
-        rows: Int[Tensor, "batch rows"] | None = None,
-        route: attention.Route | None = None,
-    ) -> tuple[Tensor, list[Tensor | None]]:
+    def _gradients(self, hidden: Tensor, upstream: Tensor) -> tuple[Tensor, list[Tensor | None]]:
+        """The full backward, from all rows."""
         hidden = hidden.detach().requires_grad_()
-        wanted = [hidden, *self.layer.trainable()]
-        output = self.layer.products.for_gradients(
-            lambda: self._again(hidden, rows, route, gradient=True), wanted
-        )
-        by_hidden, *by_parameters = gradients_of(output, wanted, upstream)
+        trainable = self.layer.trainable()
+        output = self._output(hidden)
+        by_hidden, *by_parameters = gradients_of(output, [hidden, *trainable], upstream)
         assert by_hidden is not None
         return by_hidden, by_parameters
 
@@ -170,29 +165,47 @@ class Run:
         self, kept: Kept, rows: Int[Tensor, "batch kept"], upstream: Tensor
     ) -> tuple[Tensor, list[Tensor | None]]:
         rest = others(rows, kept.length)
+        beside: list[Tensor] = []
         if kept.key is not None and kept.value is not None:
-            hidden, key, value = kept.exact, kept.key, kept.value
+            hidden, key, value = kept.exact.detach(), kept.key, kept.value
         else:
             everything = kept.rows()
             hidden = take(everything, rows)
-            key, value = self._keys_values(take(everything, rest), rest)
+            beside = [take(everything, rest).requires_grad_()]
             del everything
+            key, value = self._keys_values(beside[0], rest)
         route = attention.Join(rows, rest, key, value)
-        by_rows, by_parameters = self._gradients(hidden, take(upstream, rows), rows, route)
-        by_hidden = put(
-            upstream.clone(memory_format=torch.contiguous_format), rows, by_rows.to(upstream.dtype)
+        trainable = self.layer.trainable()
+        output = self._output(hidden.requires_grad_(), rows, route)
+        found = gradients_of(output, [hidden, *trainable, *beside], take(upstream, rows))
+        by_hidden = upstream.clone(memory_format=torch.contiguous_format)
+        assert found[0] is not None
+        put(by_hidden, rows, found[0].to(upstream.dtype))
+        for gradient in found[1 + len(trainable) :]:
+            if gradient is not None:
+                add(by_hidden, rest, gradient.to(upstream.dtype))
+        return by_hidden, found[1 : 1 + len(trainable)]
+
+    def _output(
+        self,
+        hidden: Tensor,
+        rows: Int[Tensor, "batch rows"] | None = None,
+        route: attention.Route | None = None,
+    ) -> Tensor:
+        """The layer's output with its graph, of which only gradients are right."""
+        return self.layer.products.for_gradients(
+            lambda: self._again(hidden, rows, route), self.layer.trainable()
         )
-        return by_hidden, by_parameters
 
     def _keys_values(
         self, hidden: Tensor, rows: Int[Tensor, "batch rows"]
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values of some rows: the layer up to its attention."""
+        """Keys and values of some rows, with their graph: the layer up to its attention."""
         stop = attention.Stop()
 
         def run() -> None:
             with suppress(attention.Stopped):
-                self._again(hidden, rows, stop, gradient=False)
+                self._again(hidden, rows, stop)
 
         def read(_: None) -> list[Tensor]:
             return [] if stop.seen is None else [stop.seen.key, stop.seen.value]
@@ -210,12 +223,11 @@ class Run:
         hidden: Tensor,
         rows: Int[Tensor, "batch rows"] | None,
         route: attention.Route | None,
-        gradient: bool,
     ) -> Tensor:
-        """The layer once more, as it ran the first time."""
+        """The layer once more, as it ran the first time, with a graph."""
         assert self.surroundings is not None
         with (
-            torch.set_grad_enabled(gradient),
+            torch.enable_grad(),
             self.surroundings.again(rows, self.step.length),
             attention.on(route),
         ):

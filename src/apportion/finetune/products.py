@@ -17,7 +17,7 @@ Python, hooks that look at a product, another number of products than the first 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -59,19 +59,21 @@ class Products:
         self._off = chosen_by_data
         self._known: dict[Hashable, _Known] = {}
 
-    def for_gradients(self, run: Callable[[], Tensor], wanted: list[Tensor]) -> Tensor:
+    def for_gradients(self, run: Callable[[], Tensor], trainable: Sequence[nn.Parameter]) -> Tensor:
         """The output of `run` with its graph; its value may be wrong, its gradients are not.
 
         Args:
             run: the layer's forward; may be called twice.
-            wanted: the tensors whose gradients will be asked for.
+            trainable: the parameters whose gradients will be asked for.
         """
         # A parameter that becomes trainable needs values that a frozen one does not.
-        key = ("gradients", *(id(x) for x in wanted[1:]))
+        key = ("gradients", *map(id, trainable))
         return self._run(key, run, lambda watch, _: watch.saved)
 
     def for_values(self, run: Callable[[], Out], read: Callable[[Out], list[Tensor]]) -> Out:
-        """What `run` returns, of which only the tensors of `read` are right.
+        """What `run` returns, of which only the tensors of `read` and their graphs are right.
+
+        What autograd saves on the way to a tensor has gone into it, so no more needs watching.
 
         Args:
             run: part of the layer's forward; may be called twice.

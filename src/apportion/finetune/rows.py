@@ -108,6 +108,16 @@ def put(out: Tensor, index: Int[Tensor, "batch rows"], values: Tensor) -> Tensor
     return out
 
 
+def add(out: Tensor, index: Int[Tensor, "batch rows"], values: Tensor) -> Tensor:
+    """Add `values` (batch, rows, ...) to the rows of `out` (batch, length, ...), in place.
+
+    `out` is contiguous, and no row is named twice.
+    """
+    lines = out.view(-1, *out.shape[2:])
+    lines.index_add_(0, _lines(index, *out.shape[:2]), values.flatten(0, 1))
+    return out
+
+
 def _lines(index: Int[Tensor, "batch rows"], batch: int, length: int) -> Int[Tensor, " lines"]:
     """Rows of every sample as rows of one long table; a single sample stands for all."""
     if batch == 1:

@@ -246,7 +246,7 @@ def _tuner(run: _Prepared, folder: Path, checkpointing: bool) -> FineTuner:
         warmup_steps=math.ceil(WARMUP * steps),
         seed=recipe.seed,
         bf16=autocast,
-        activation_checkpointing=checkpointing,
+        **{models.CHECKPOINTING: checkpointing},
         logging_steps=logging,
         save_steps=recipe.save_every,
         eval_strategy="no" if not (run.held_out and recipe.eval_every) else "steps",

@@ -7,6 +7,8 @@ attention and its mask are looked up by name in two registries.
 
 from __future__ import annotations
 
+from apportion.models.checkpointing import NAME as CHECKPOINTING
+from apportion.models.checkpointing import checkpointed
 from apportion.models.files import adapted, fill, load, outline, quietly, save
 from apportion.models.find import (
     arguments_of,
@@ -30,6 +32,7 @@ from apportion.models.rotary import Rotary, RotaryTable, Turns, rotate, turned, 
 from apportion.models.routing import RoutedAttention, attention_of
 
 __all__ = [
+    "CHECKPOINTING",
     "Rotary",
     "RotaryTable",
     "RoutedAttention",
@@ -38,6 +41,7 @@ __all__ = [
     "arguments_of",
     "attention_of",
     "check_no_state",
+    "checkpointed",
     "config_of",
     "decoder_layers",
     "decoder_of",

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from apportion.errors import InputError, require
@@ -38,7 +39,9 @@ def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Modul
         require("gguf", "finetune")
         file = Path(name)
         source |= {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-        more = {"quantization_config": GgufConfig(dequantize=True)}
+        # Before there was this class, numbers were always given back.
+        packed = getattr(transformers, "GgufConfig", None)
+        more = {} if packed is None else {"quantization_config": packed(dequantize=True)}
         if not file.is_file():
             raise InputError(f"expected a GGUF file, there is no {path}")
     elif Path(path).exists() and not (Path(path) / "config.json").is_file():
