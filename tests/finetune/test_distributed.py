@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from apportion import finetune as ft
 from finetune.test_checkpoint import assert_close
@@ -29,6 +30,9 @@ def test_two_processes_give_the_gradients_of_one(tmp_path, wrap, keep):
         for rank in range(2)
     ]
     said = [job.communicate(timeout=120)[0] for job in jobs]
+    if wrap == "fsdp" and "__call__" in vars(GradientCheckpointingLayer):
+        assert all("newer transformers for layers sharded by FSDP2" in text for text in said)
+        return
     assert [job.returncode for job in jobs] == [0, 0], "\n".join(said)
     found = torch.load(tmp_path / "gradients.pt", weights_only=True)
     model, inputs = make("llama", torch.float64), batch((24, 24), answers=5)

@@ -173,6 +173,7 @@ class Handle:
             self._labels = None
 
     def _refuse(self, modules: list[nn.Module]) -> None:
+        models.check_sharding(modules)
         for module in modules:
             function = getattr(module, "_gradient_checkpointing_func", None)
             owner = getattr(getattr(function, "func", None), "__self__", None)

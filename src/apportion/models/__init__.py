@@ -8,7 +8,7 @@ attention and its mask are looked up by name in two registries.
 from __future__ import annotations
 
 from apportion.models.checkpointing import NAME as CHECKPOINTING
-from apportion.models.checkpointing import checkpointed
+from apportion.models.checkpointing import check_sharding, checkpointed
 from apportion.models.files import adapted, fill, load, outline, quietly, save
 from apportion.models.find import (
     arguments_of,
@@ -41,6 +41,7 @@ __all__ = [
     "arguments_of",
     "attention_of",
     "check_no_state",
+    "check_sharding",
     "checkpointed",
     "config_of",
     "decoder_layers",
