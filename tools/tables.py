@@ -34,7 +34,9 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def megabytes(value: str) -> str:
-    """Bytes as MB, or GB from a thousand of them on."""
+    """Bytes as MB, or GB from a thousand of them on; nothing stays nothing."""
+    if not value:
+        return ""
     number = float(value) / 1e6
     return f"{number / 1e3:.2f} GB" if number >= 1000 else f"{number:.1f} MB"
 
@@ -167,6 +169,27 @@ def plan() -> str:
     return markdown(("error of the prediction", "median", "largest", ""), lines)
 
 
+def quality(task: str) -> str:
+    """What training with each mode reaches, beside plain training at its own best rate."""
+    from finetune_quality import summary
+
+    lines = [
+        (
+            row["mode"],
+            f"{row['time_of_plain']:.2f}",
+            f"{row['rate']:g}",
+            str(row["seeds"]),
+            f"{row['reduction']:.3f}",
+            f"{row['of_plain']:.3f}",
+            f"{row['lowest']:.3f} to {row['highest']:.3f}" if row["seeds"] > 1 else "",
+        )
+        for row in summary()
+        if row["task"] == task and row["seeds"]
+    ]
+    head = ("mode", "time of plain", "rate", "seeds", "loss falls by", "of plain", "over the seeds")
+    return markdown(head, lines)
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "ablation": ablation,
     "modes-completions": lambda: modes("completions"),
@@ -175,6 +198,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "loss": loss,
     "frontier": frontier,
     "plan": plan,
+    "quality-completion": lambda: quality("completion"),
     **of_reading(markdown),
 }
 

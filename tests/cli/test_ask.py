@@ -231,6 +231,8 @@ def test_a_budget_chooses_and_is_kept(apportion, model):
     assert told["peak_bytes"] <= told["predicted_bytes"] <= 400_000
     assert max(answer["peak_bytes"] for answer in told["answers"]) <= 400_000
     assert told["chunk_sizes"] == "bytes"
+    free = apportion("ask", "model", *asking[:-2], "--max-new-tokens", "4", "--json").json
+    assert free["peak_bytes"] <= free["predicted_bytes"] <= 1.05 * free["peak_bytes"] + 1100
     assert re.search(r"peak \S+ kB beyond the weights \(predicted \S+ kB\)", done.err)
     assert f"memory of {told['memory']} tokens, chunk of {told['chunk']};" in done.err
     # What is kept keeps its figures.

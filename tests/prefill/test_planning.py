@@ -142,4 +142,7 @@ def test_a_read_tells_what_was_predicted():
     context = reader.read(words)
     assert context.predicted_bytes is not None
     assert context.peak_bytes <= context.predicted_bytes <= 1.05 * context.peak_bytes + 1100
-    assert Reader(model(), tokenizer(None), memory=40, chunk=20).read(words).predicted_bytes is None
+    free = Reader(model(), tokenizer(None), memory=40, chunk=20)
+    assert free.read(words).predicted_bytes is None
+    context = free.read(words, predict=True)
+    assert context.peak_bytes <= context.predicted_bytes <= 1.05 * context.peak_bytes + 1100

@@ -138,7 +138,7 @@ def read(
     with show.working("loading the model"):
         reader = load_reader(model, dtype, seed=seed, **options)
     try:
-        return reader.read(text, questions=questions, progress=True)
+        return reader.read(text, questions=questions, progress=True, predict=True)
     except ReadInterruptedError as stopped:
         context = stopped.context
         if keep is None:
@@ -170,11 +170,6 @@ def checked(questions: Sequence[str] | None) -> list[str]:
     return list(questions or ())
 
 
-def predicted_bytes(context: Any) -> int | None:
-    """The peak that was predicted for a read; None without a budget, since it takes probes."""
-    return context.predicted_bytes
-
-
 def figures(context: Any) -> dict[str, Any]:
     """What a context is and what reading it took, for `--json`."""
     settings, seconds = context.reader.settings, context.seconds
@@ -194,7 +189,7 @@ def figures(context: Any) -> dict[str, Any]:
         "kept_share": context.kept_share,
         "memory_bytes": context.engine.bytes(),
         "peak_bytes": context.peak_bytes,
-        "predicted_bytes": predicted_bytes(context),
+        "predicted_bytes": context.predicted_bytes,
     }
 
 

@@ -9,6 +9,8 @@ import typer
 
 from apportion.cli.extras import brought_by
 from apportion.cli.output import Output, note
+from apportion.cli.plan_mixture import EXAMPLES as MIXTURE_EXAMPLES
+from apportion.cli.plan_mixture import mixture
 from apportion.cli.plan_prefill import EXAMPLES as PREFILL_EXAMPLES
 from apportion.cli.plan_prefill import prefill
 from apportion.cli.reading import Json
@@ -132,6 +134,7 @@ def _how(best: Any) -> str:
 
 
 COMMANDS: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
+    "mixture": (mixture, MIXTURE_EXAMPLES),
     "finetune": (finetune, FINETUNE_EXAMPLES),
     "prefill": (prefill, PREFILL_EXAMPLES),
 }

@@ -41,14 +41,14 @@ WAYS = (
     Way(
         "sparse, keep 0.5",
         {"keep": 0.5, "backward": "sparse"},
-        cosine=0.97,
+        cosine=0.98,
         source=_END_LABELLED,
         sparse=True,
     ),
     Way(
         "sparse, keep 0.25",
         {"keep": 0.25, "backward": "sparse"},
-        cosine=0.90,
+        cosine=0.93,
         source=_END_LABELLED,
         sparse=True,
     ),

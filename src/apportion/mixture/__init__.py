@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from apportion.mixture.allocation import Allocation, allocate
 from apportion.mixture.compare import Comparison, compare
 from apportion.mixture.design import design
 from apportion.mixture.diagnose import Diagnosis, diagnose
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LAWS",
     "TRAINERS",
+    "Allocation",
     "Comparison",
     "Diagnosis",
     "Fit",
@@ -52,6 +54,7 @@ __all__ = [
     "RunTable",
     "Status",
     "Supply",
+    "allocate",
     "compare",
     "concat_runs",
     "count",

@@ -17,7 +17,9 @@ from transformers.utils import logging
 from apportion.errors import InputError, require
 
 
-def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Any]:
+def load(
+    path: str | Path, dtype: torch.dtype = torch.float32, extra: str = "finetune"
+) -> tuple[nn.Module, Any]:
     """A causal language model and its tokenizer.
 
     No code that comes with the model is run, its weights are read from safetensors or GGUF, and
@@ -27,6 +29,7 @@ def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Modul
         path: a folder as `save_pretrained` writes it, a GGUF file (its weights are dequantised), or
             a name that transformers finds in its cache.
         dtype: of the weights.
+        extra: of this package that the caller belongs to, to be named if GGUF needs it.
 
     Raises:
         InputError: nothing there, not such a model, or weights that are not finite.
@@ -36,7 +39,7 @@ def load(path: str | Path, dtype: torch.dtype = torch.float32) -> tuple[nn.Modul
     source: dict[str, Any] = {"pretrained_model_name_or_path": name, "local_files_only": True}
     more: dict[str, Any] = {"use_safetensors": True}
     if str(path).endswith(".gguf"):
-        require("gguf", "finetune")
+        require("gguf", extra)
         file = Path(name)
         source |= {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
         # Before there was this class, numbers were always given back.

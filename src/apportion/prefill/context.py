@@ -76,7 +76,8 @@ class Context:
         logits: (batch, vocabulary) after the last token.
         trace: one entry a chunk.
         predicted_bytes: what `peak_bytes` was to be at most, before it was measured; None where
-            there is no bound in bytes, since it takes probes.
+            nobody asked for it, since it takes probes.
+        predict: foresee the peak even where there is no bound to keep.
     """
 
     reader: Reader
@@ -87,6 +88,7 @@ class Context:
     logits: Float[Tensor, "batch vocabulary"] | None = None
     trace: list[Step] = field(default_factory=list)
     predicted_bytes: int | None = None
+    predict: bool = False
 
     @property
     def tokens(self) -> int:

@@ -36,7 +36,7 @@ def load_reader(model: str | Path, dtype: str = "auto", **options: Any) -> Reade
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     wanted = quick_dtype(device) if dtype == "auto" else getattr(torch, dtype)
     with models.quietly():
-        loaded, tokenizer = models.load(model, wanted)
+        loaded, tokenizer = models.load(model, wanted, extra="prefill")
     loaded.to(device)
     return Reader(loaded, tokenizer, **options)
 

@@ -30,7 +30,7 @@ def pace_of(
 
 
 def paced(context: Context, source: Source, full: bool) -> tuple[Pace, Bound | None]:
-    """How a text will be read, and the bound that it keeps; None: it has none.
+    """How a text will be read, and the bound that it keeps or that foresees its bytes, if any.
 
     Args:
         context: that reads it.
@@ -43,9 +43,12 @@ def paced(context: Context, source: Source, full: bool) -> tuple[Pace, Bound | N
     settings = context.reader.settings
     compressed = len(context.engine.compressed)
     make = partial(pace_of, settings, compressed, source.tokens, full=full)
-    if settings.budget is None and settings.chunks != "bytes":
+    free = settings.budget is None and settings.chunks != "bytes"
+    if free and not context.predict and context.predicted_bytes is None:
         return make(None), None
     bound = context.reader.bound(source.batch, context.questions)
+    if free:
+        return make(None), bound
     memory, chunk, tokens = settings.memory, settings.chunk, source.tokens
     if settings.chunks != "bytes":
         _check(bound, make, memory, chunk, known=tokens is not None and not full)

@@ -230,6 +230,7 @@ class Reader:
         questions: Sequence[str | Int[Tensor, " _"]] = (),
         attention_mask: Int[Tensor, "batch tokens"] | None = None,
         progress: bool = False,
+        predict: bool = False,
     ) -> Context:
         """Read a text.
 
@@ -238,6 +239,8 @@ class Reader:
             questions: what will be asked, if it is known: the questions observe every chunk.
             attention_mask: for token ids: 0 where a sample is padded, on the left or on the right.
             progress: show a bar.
+            predict: foresee the peak also where there is no budget, by short forwards; with a
+                budget it always is.
 
         Returns:
             What can be asked, extended and saved.
@@ -249,7 +252,7 @@ class Reader:
         asked = [self.question(each) for each in questions]
         batch = max(1, len(text)) if isinstance(text, Tensor) and text.ndim == 2 else 1
         reader = self.settled(batch, asked)
-        context = Context(reader, self.engine(asked), asked)
+        context = Context(reader, self.engine(asked), asked, predict=predict)
         context.take(text, attention_mask, progress)
         return context
 
