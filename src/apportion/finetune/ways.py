@@ -41,7 +41,7 @@ WAYS = (
     Way(
         "sparse, keep 0.5",
         {"keep": 0.5, "backward": "sparse"},
-        cosine=0.98,
+        cosine=0.97,
         source=_END_LABELLED,
         sparse=True,
     ),
