@@ -203,6 +203,7 @@ def summary() -> list[dict[str, Any]]:
                     "task": task,
                     "mode": mode,
                     "rate": rate,
+                    "tuned": set(RATES) <= _rates(of_task, mode),
                     "seeds": len(shares),
                     "reduction": round(sum(own.values()) / len(own), 4),
                     "of_plain": round(sum(shares) / len(shares), 4) if shares else "",
@@ -225,6 +226,10 @@ def times_of_plain() -> dict[str, float]:
     times = {mode: measured.get(mode, measured["sparse 0.25"]) for mode in MODES}
     # All layers of the published forward run on all rows, with a graph for the kept ones.
     return {**times, **{mode: count / BATCH for mode, count in FEWER.items()}}
+
+
+def _rates(rows: list[dict[str, str]], mode: str) -> set[float]:
+    return {float(r["rate"]) for r in rows if r["mode"] == mode and r["seed"] == "0"}
 
 
 def _reductions(rows: list[dict[str, str]], mode: str) -> tuple[dict[int, float], float]:

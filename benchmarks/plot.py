@@ -143,7 +143,7 @@ def quality() -> Any:
     """Reduction of the eval loss against the time it took, by task."""
     from finetune_quality import summary
 
-    rows = summary()
+    rows = [row for row in summary() if row["tuned"]]
     tasks = list(dict.fromkeys(r["task"] for r in rows))
     figure, panels = plt.subplots(1, len(tasks), figsize=(3.4 * len(tasks), 3.2), squeeze=False)
     for axes, task in zip(panels[0], tasks, strict=True):

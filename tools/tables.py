@@ -184,7 +184,7 @@ def quality(task: str) -> str:
             f"{row['lowest']:.3f} to {row['highest']:.3f}" if row["seeds"] > 1 else "",
         )
         for row in summary()
-        if row["task"] == task and row["seeds"]
+        if row["task"] == task and row["seeds"] and row["tuned"]
     ]
     head = ("mode", "time of plain", "rate", "seeds", "loss falls by", "of plain", "over the seeds")
     return markdown(head, lines)

@@ -30,7 +30,7 @@ ROWS_PER_EXACT = 64
 FINE_UP_TO = 0.2
 # A sparse backward pays while the rows with loss are at most this share of those it keeps: then it
 # keeps them all, and what they attend to. Beyond, fewer samples in the same time have the better
-# gradient: at keep 0.25 beyond 0.2 of all rows with loss, at keep 0.5 beyond 0.4
+# gradient: at keep 0.25 beyond 0.2 of all rows with loss, at keep 0.5 beyond 0.4, where it is a tie
 # (benchmarks/results/finetune_frontier.csv).
 LOSS_OF_KEPT = 0.8
 

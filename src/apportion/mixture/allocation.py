@@ -101,7 +101,10 @@ def allocate(
         hours: of machines with `flops_per_second`.
         flops_per_second: what training reaches on them: 6 N D over the seconds of a known run.
         params: the sizes to choose from; absent: some around 20 tokens a parameter.
-        objective, supply, max_epochs, force: as for `optimize`.
+        objective: what the ratios of every size are best for, as for `optimize`.
+        supply: unique tokens per family.
+        max_epochs: the most passes over a family's supply.
+        force: go on with a fit that does not support the objective.
 
     Raises:
         InputError: no budget, one that pays for no size, or a request that `optimize` refuses.
