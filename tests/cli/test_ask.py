@@ -120,7 +120,8 @@ def test_an_answer_on_stdout_and_what_it_took_on_stderr(apportion, model):
     read, told = done.err.splitlines()
     assert re.fullmatch(
         r"read [\d,]+ tokens in \d+ chunks, \S+ s \(\S+ tokens/s\); memory of 32 tokens, chunk of "
-        r"16; \d+\.\d\d% of the context is kept in \S+ [kM]?B; peak \S+ [kM]?B beyond the weights",
+        r"16; \d+\.\d\d% of the context is kept in \S+ [kM]?B; peak \S+ [kM]?B beyond the weights "
+        r"\(predicted \S+ [kM]?B\)",
         read,
     )  # fmt: skip
     assert re.fullmatch(
@@ -231,7 +232,7 @@ def test_a_budget_chooses_and_is_kept(apportion, model):
     assert told["peak_bytes"] <= told["predicted_bytes"] <= 400_000
     assert max(answer["peak_bytes"] for answer in told["answers"]) <= 400_000
     assert told["chunk_sizes"] == "bytes"
-    free = apportion("ask", "model", *asking[:-2], "--max-new-tokens", "4", "--json").json
+    free = apportion("ask", "model", *asking[:4], *QUICK, "--json").json
     assert free["peak_bytes"] <= free["predicted_bytes"] <= 1.05 * free["peak_bytes"] + 1100
     assert re.search(r"peak \S+ kB beyond the weights \(predicted \S+ kB\)", done.err)
     assert f"memory of {told['memory']} tokens, chunk of {told['chunk']};" in done.err

@@ -70,8 +70,8 @@ def test_no_message_spells_an_option_out():
 
 
 def test_every_option_that_a_message_names_is_one_of_the_command_line():
-    command = typer.main.get_command(app)
-    verbs = command.commands["mixture"].commands.values()  # pyright: ignore[reportAttributeAccessIssue]
+    groups = typer.main.get_command(app).commands  # pyright: ignore[reportAttributeAccessIssue]
+    verbs = [*groups["mixture"].commands.values(), groups["plan"].commands["mixture"]]
     flags = {flag for verb in verbs for parameter in verb.params for flag in parameter.opts}
     named = {
         node.args[0].value
