@@ -296,7 +296,11 @@ def test_the_words_of_the_tests_are_in_the_vocabulary():
     assert all(tokenizer().decode(tokenizer()(word)["input_ids"]) == word for word in WORDS)
 
 
-@pytest.mark.parametrize(("most", "stops_at"), [(1, None), (2, None), (7, None), (7, 4), (7, 1)])
+# The peak is the question's own in the short ones, the last token's in the long ones.
+@pytest.mark.parametrize(
+    ("most", "stops_at"),
+    [(1, None), (2, None), (7, None), (7, 4), (7, 1), (60, None), (90, 60)],
+)
 def test_the_peak_of_an_answer_is_that_of_all_its_forwards(model, most, stops_at, monkeypatch):
     """Only the first and the last forward are counted; a meter around all of them sees no more."""
     from apportion.meter import LiveStorages
