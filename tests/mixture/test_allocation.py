@@ -65,6 +65,31 @@ def test_tokens_are_a_ceiling_and_alone_a_budget(fit):
     assert alone["params"].iloc[0] == 4e5
 
 
+def test_families_that_the_objective_leaves_out_do_not_count(fit):
+    found = allocate(fit, flops=FLOPS, objective="target:f1", params=["400k", "1M"])
+    for row, shares in zip(found.table.to_dict("records"), found.ratios, strict=True):
+        # The others get nothing, where the law would say an infinite loss.
+        assert shares["f1"] == pytest.approx(1)
+        losses = fit.predict(row["params"], row["tokens"], shares).set_index("family")["loss"]
+        assert row["loss"] == pytest.approx(losses["f1"])
+    weighted = allocate(fit, flops=FLOPS, objective={"f0": 3.0, "f2": 1.0}, params=["400k"])
+    row, shares = weighted.table.iloc[0], weighted.ratios[0]
+    losses = fit.predict(row["params"], row["tokens"], shares).set_index("family")["loss"]
+    assert row["loss"] == pytest.approx((3 * losses["f0"] + losses["f2"]) / 4)
+
+
+def test_a_supply_counts_where_the_law_knows_repetition():
+    runs, _ = synthetic_runs("family+repetition", families=2, runs=60, seed=2, unique=[1e6, 1e6])
+    fit = fit_law(runs, "family+repetition")
+    scarce = {"f0": 2e5, "f1": 1e9}
+    found = allocate(fit, flops=FLOPS, params=["400k"], supply=scarce)
+    row = found.table.iloc[0]
+    expected = fit.predict(row["params"], row["tokens"], found.ratios[0], supply=scarce)
+    assert row["loss"] == pytest.approx(expected["loss"].mean())
+    other = fit.predict(row["params"], row["tokens"], found.ratios[0])["loss"].mean()
+    assert row["loss"] != pytest.approx(other, rel=1e-3)
+
+
 def test_hours_are_flops_of_a_known_rate(fit):
     found = allocate(fit, hours=2, flops_per_second=FLOPS / 7200)
     assert np.allclose(found.table["hours"], 2)

@@ -131,6 +131,7 @@ def test_options_that_one_version_of_transformers_lacks_do_not_matter(path):
 def parts(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     with safe_open(str(path), framework="pt") as file:
         header = json.loads(file.metadata()[FORMAT].partition(" ")[2])
+        # The open file has keys, and can't be iterated over.
         return header, {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
 
 

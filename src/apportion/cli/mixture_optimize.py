@@ -11,7 +11,7 @@ import typer
 from apportion.cli.mixture_fit import FitFile, Params, Tokens
 from apportion.cli.output import Output
 from apportion.cli.reading import Json
-from apportion.cli.values import repeated, shares
+from apportion.cli.values import objective_of, repeated, shares
 
 OPTIMIZE_EXAMPLES = (
     "apportion mixture optimize fit.json --params 1.2B --tokens 50B -o ratios.json",
@@ -22,7 +22,7 @@ OPTIMIZE_EXAMPLES = (
 _SHARE = "FAMILY=SHARE"
 
 
-_Objective = Annotated[
+Objective = Annotated[
     str,
     typer.Option(
         help="normalized, total, worst, target:FAMILY, or weights of the normalized losses "
@@ -32,13 +32,13 @@ _Objective = Annotated[
 _Floor = Annotated[list[str] | None, typer.Option(help="Least share (repeat).", metavar=_SHARE)]
 _Cap = Annotated[list[str] | None, typer.Option(help="Largest share (repeat).", metavar=_SHARE)]
 _Fix = Annotated[list[str] | None, typer.Option(help="Given share (repeat).", metavar=_SHARE)]
-_Supply = Annotated[
+Supply = Annotated[
     str | None,
     typer.Option(
         help="Tokens of every family: romance=3B,… or what `count -o` wrote.", metavar="SUPPLY"
     ),
 ]
-_MaxEpochs = Annotated[float | None, typer.Option(help="The most passes over a family's supply.")]
+MaxEpochs = Annotated[float | None, typer.Option(help="The most passes over a family's supply.")]
 _Repetition = Annotated[bool, typer.Option("--repetition", help="Discount repeated tokens.")]
 _Sizes = Annotated[
     str | None,
@@ -52,7 +52,7 @@ _Beside = Annotated[
     typer.Option(help="A further mixture to compare with (repeat).", metavar="NAME:RATIOS"),
 ]
 _Temperature = Annotated[float, typer.Option(help="Exponent of the temperature mixture.")]
-_Force = Annotated[
+Force = Annotated[
     bool, typer.Option("--force", help="Go on with a fit that does not support the objective.")
 ]
 _Out = Annotated[
@@ -64,17 +64,17 @@ def optimize(
     fit: FitFile,
     params: Params,
     tokens: Tokens,
-    objective: _Objective = "normalized",
+    objective: Objective = "normalized",
     floor: _Floor = None,
     cap: _Cap = None,
     fix: _Fix = None,
-    supply: _Supply = None,
-    max_epochs: _MaxEpochs = None,
+    supply: Supply = None,
+    max_epochs: MaxEpochs = None,
     repetition: _Repetition = False,
     sizes: _Sizes = None,
     beside: _Beside = None,
     temperature: _Temperature = 0.3,
-    force: _Force = False,
+    force: Force = False,
     out: _Out = None,
     json: Json = False,
 ) -> None:
@@ -89,7 +89,7 @@ def optimize(
             load(fit),
             params,
             tokens,
-            objective=shares(objective, "weights") if "=" in objective else objective,
+            objective=objective_of(objective),
             floors=_shares(floor, "--floor"),
             caps=_shares(cap, "--cap"),
             fixed=_shares(fix, "--fix"),

@@ -10,7 +10,7 @@ import typer
 from apportion.cli.mixture_fit import FitFile
 from apportion.cli.output import Output
 from apportion.cli.reading import Json
-from apportion.cli.values import shares
+from apportion.cli.values import objective_of
 
 REPORT_EXAMPLES = (
     "apportion mixture report fit.json -o page.html",
@@ -57,7 +57,7 @@ def report(
                 fitted,
                 params,
                 tokens,
-                objective=shares(objective, "weights") if "=" in objective else objective,
+                objective=objective_of(objective),
                 supply=supply,
                 max_epochs=max_epochs,
                 force=force,

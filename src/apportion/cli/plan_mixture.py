@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import math
 from typing import Annotated, Any
 
 import typer
 
+from apportion.cli.mixture_fit import FitFile
+from apportion.cli.mixture_optimize import Force, MaxEpochs, Objective, Supply
 from apportion.cli.output import Output, note, number
 from apportion.cli.reading import Json
-from apportion.cli.values import shares
+from apportion.cli.values import objective_of
 
 EXAMPLES = (
     "apportion plan mixture fit.json --flops 1e14",
@@ -17,7 +19,6 @@ EXAMPLES = (
     "apportion plan mixture fit.json --hours 24 --flops-per-second 4e13",
 )
 
-_Fit = Annotated[Path, typer.Argument(help="What `apportion mixture fit -o` wrote.")]
 _Flops = Annotated[str | None, typer.Option(help="What training may cost, 6 N D.", metavar="FLOPS")]
 _Tokens = Annotated[
     str | None, typer.Option(help="The most tokens there are to train on.", metavar="D")
@@ -35,34 +36,19 @@ _Params = Annotated[
     list[str] | None,
     typer.Option(help="Non-embedding parameters to choose from (repeat).", metavar="N"),
 ]
-_Objective = Annotated[
-    str,
-    typer.Option(
-        help="What the ratios of every size are best for: normalized, total, worst, "
-        "target:FAMILY, or weights such as romance=2,slavic=1."
-    ),
-]
-_Supply = Annotated[
-    str | None,
-    typer.Option(help="Tokens of every family: romance=3B,… or a file.", metavar="SUPPLY"),
-]
-_MaxEpochs = Annotated[float | None, typer.Option(help="The most passes over a family's supply.")]
-_Force = Annotated[
-    bool, typer.Option("--force", help="Go on with a fit that does not support the objective.")
-]
 
 
 def mixture(
-    fit: _Fit,
+    fit: FitFile,
     flops: _Flops = None,
     tokens: _Tokens = None,
     hours: _Hours = None,
     flops_per_second: _Rate = None,
     params: _Params = None,
-    objective: _Objective = "normalized",
-    supply: _Supply = None,
-    max_epochs: _MaxEpochs = None,
-    force: _Force = False,
+    objective: Objective = "normalized",
+    supply: Supply = None,
+    max_epochs: MaxEpochs = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Model sizes that a budget pays for, by predicted loss, each with its best ratios."""
@@ -81,7 +67,7 @@ def mixture(
             hours=hours,
             flops_per_second=count(flops_per_second, "FLOPs a second"),
             params=params or (),
-            objective=shares(objective, "weights") if "=" in objective else objective,
+            objective=objective_of(objective),
             supply=supply,
             max_epochs=max_epochs,
             force=force,
@@ -107,7 +93,7 @@ def _show(show: Output, found: Any) -> None:
         if found.rate is not None:
             line["hours"] = number(row["hours"])
         line["mean loss"] = f"{row['loss']:.4f}"
-        if row["low"] == row["low"]:
+        if not math.isnan(row["low"]):
             line[f"{found.level:.0%} interval"] = f"{row['low']:.4f} to {row['high']:.4f}"
         rows.append(line | {"verdict": row["verdict"]})
     show.table(rows, f"Model sizes for {said} ({found.law} law)")

@@ -54,6 +54,11 @@ def shares(text: str | None, what: str = "ratios") -> dict[str, float]:
     return {name: _number(value, f"{what} of {name}") for name, value in found.items()}
 
 
+def objective_of(text: str) -> str | dict[str, float]:
+    """The name of an objective, or the weights of one."""
+    return shares(text, "weights") if "=" in text else text
+
+
 def optimum_file(text: str) -> dict[str, Any]:
     """`tokens`, `supply` and `max_epochs` of a file that `optimize -o` wrote; else nothing."""
     if "=" in text or not text.endswith(".json") or not Path(text).is_file():

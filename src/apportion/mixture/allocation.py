@@ -3,7 +3,7 @@
 A budget is given in training FLOPs (6 N D, Kaplan et al. 2020), in tokens, or in hours of a machine
 whose rate is known. Each model size N that fits takes the tokens D that the budget has left for it,
 and the sampling ratios that are best at that N and D; what they are ranked by is the mean of the
-predicted losses, since losses over a loss of the same size would not compare between sizes.
+predicted losses that the objective counts; a loss over one of the same size would not compare.
 
 Refused: a continuous optimum over N. Its last digits would rest on the law far outside the runs,
 and nobody builds a model of 1.2371B parameters; sizes that the intervals don't tell from the best
@@ -13,7 +13,7 @@ one are marked as being as good.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,8 @@ from apportion.budget import MOST_PARAMS, MOST_TOKENS, parse_params, parse_token
 from apportion.errors import InputError, option
 from apportion.mixture.candidates import training_flops
 from apportion.mixture.optimize import Amounts, optimize
-from apportion.mixture.proposal.objective import Spec
+from apportion.mixture.proposal.objective import LossModel, Objective, Spec
+from apportion.mixture.proposal.optimum import records
 from apportion.mixture.supply import parse_supply
 
 if TYPE_CHECKING:
@@ -45,11 +46,12 @@ class Allocation:
 
     Attributes:
         table: one row a size: `params`, `tokens`, `tokens_per_param`, `flops`, `hours` (NaN where
-            no rate is known), `loss` (mean over the families with their best ratios, nats per
-            token), `low`, `high` (interval of its expectation; NaN without a bootstrap), `verdict`.
+            no rate is known), `loss` (with the best ratios, mean over the families, weighted
+            as the objective does; nats per token), `low`, `high` (interval of its expectation; NaN
+            without a bootstrap), `verdict`.
         ratios: the best sampling ratios of every row, by family.
         notes: what to know, one sentence each.
-        budget: what was given, in words of the caller.
+        budget: what was given, by its name.
         rate: FLOPs a second, if known.
         law: name of the law.
         level: coverage of the intervals.
@@ -66,8 +68,8 @@ class Allocation:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain JSON values; what is not finite becomes null."""
         rows = [
-            {name: _plain(value) for name, value in row.items()} | {"ratios": ratios}
-            for row, ratios in zip(self.table.to_dict("records"), self.ratios, strict=True)
+            row | {"ratios": ratios}
+            for row, ratios in zip(records(self.table), self.ratios, strict=True)
         ]
         return {
             "budget": self.budget,
@@ -119,6 +121,10 @@ def allocate(
     sizes = sorted(set(named or _sizes(fit, compute, most)))
     plans = [(size, min(most, compute / (6 * size))) for size in sizes]
     amounts = None if supply is None else parse_supply(supply)
+    known = None if amounts is None else fit.amounts(amounts)
+    unique = known if "unique" in fit.law.needs else None
+    # Of the losses themselves: a loss over one of the same size would not compare between sizes.
+    counts = replace(Objective.parse(objective, fit.targets), normalized=False, worst=False)
     rows, chosen = [], []
     fitting, notes = _paid_for(plans)
     for size, seen in fitting:
@@ -126,7 +132,7 @@ def allocate(
             fit, size, seen, objective=objective, supply=amounts, max_epochs=max_epochs,
             refits=0, force=force,
         )  # fmt: skip
-        drawn = _mean_losses(fit, size, seen, best.ratios)
+        drawn = _mean_losses(fit, counts, (size, seen), unique, best.ratios)
         rows.append(
             {
                 "params": size,
@@ -193,15 +199,18 @@ def _sizes(fit: Fit, compute: float, most: float) -> list[float]:
 
 
 def _mean_losses(
-    fit: Fit, size: float, tokens: float, ratios: dict[str, float]
+    fit: Fit,
+    goal: Objective,
+    size: tuple[float, float],
+    unique: Float[np.ndarray, " families"] | None,
+    ratios: dict[str, float],
 ) -> Float[np.ndarray, " draws"]:
-    """Mean loss over the families: of the fit, then of every bootstrap sample."""
-    shares = fit.shares(ratios)[None]
-    point = np.exp(fit.log_loss(size, tokens, shares))[0].mean()
-    if fit.samples is None:
-        return np.array([point])
-    drawn = np.exp(fit.log_loss(size, tokens, shares, fit.samples))[:, 0].mean(axis=-1)
-    return np.concatenate([[point], drawn])
+    """Mean loss over the families that count: of the fit, then of every bootstrap sample."""
+    theta = fit.theta[None]
+    if fit.samples is not None:
+        theta = np.concatenate([theta, fit.samples])
+    model = LossModel.of(fit, *size, unique, theta)
+    return goal.value(model, fit.shares(ratios)[None]) / goal.weights.sum()
 
 
 def _judged(rows: list[dict[str, Any]], fit: Fit) -> list[dict[str, Any]]:
@@ -240,9 +249,3 @@ def _paid_for(plans: list[tuple[float, float]]) -> tuple[list[tuple[float, float
     if not lost:
         return fitting, []
     return fitting, [f"left out, with under {FEWEST:g} tokens a parameter: N = {', '.join(lost)}"]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    return value

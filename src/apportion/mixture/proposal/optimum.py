@@ -103,8 +103,8 @@ class Optimum:
             "tokens": self.tokens,
             "level": self.level,
             "ratios": self.ratios,
-            "table": _records(self.table),
-            "comparison": _records(self.comparison),
+            "table": records(self.table),
+            "comparison": records(self.comparison),
             "mixtures": {name: dict(ratios) for name, ratios in self.mixtures.items()},
             "gain": {
                 "over": self.gain.over,
@@ -195,7 +195,8 @@ def _text(frame: pd.DataFrame) -> str:
     return frame.to_string(index=False)
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as plain JSON values; what is not finite becomes None."""
     return [
         {str(name): _plain(value) for name, value in row.items()}
         for row in frame.to_dict(orient="records")
